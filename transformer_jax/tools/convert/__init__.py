@@ -1,15 +1,31 @@
 """Checkpoints of Hugging Face: read and written without torch or transformers, a family a file."""
 
-from transformer_jax.tools.convert import bart, bert, detr, gpt2, llama, marian, opt, t5, vit
+from transformer_jax.tools.convert import (
+    bart,
+    bert,
+    detr,
+    gemma,
+    gpt2,
+    gpt_neo,
+    llama,
+    marian,
+    modernbert,
+    neox,
+    olmo,
+    opt,
+    t5,
+    vit,
+)
 from transformer_jax.tools.convert.family import Family
 
 # The families by their `model_type` in config.json.
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        *(gpt2.GPT2, opt.OPT),
-        *(llama.LLAMA, llama.MISTRAL, llama.QWEN3, llama.GEMMA),
-        *(bert.BERT, bert.ROBERTA, bert.DISTILBERT),
+        *(gpt2.GPT2, opt.OPT, gpt_neo.GPT_NEO, neox.GPT_NEOX, neox.PHI),
+        *(llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, llama.SMOLLM3, llama.PHI3),
+        *(gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, olmo.OLMO, olmo.OLMO2, olmo.OLMO3),
+        *(bert.BERT, bert.ROBERTA, bert.DISTILBERT, modernbert.MODERNBERT),
         *(t5.T5, t5.MT5, marian.MARIAN, bart.BART, bart.MBART, bart.M2M_100, bart.PEGASUS),
         *(vit.VIT, detr.DETR),
     )

@@ -30,7 +30,7 @@ from transformer_jax.tools.convert import (
     special_tokens,
     tensors,
 )
-from transformer_jax.tools.convert.family import Family, Settings
+from transformer_jax.tools.convert.family import Family, Settings, matches
 
 
 def import_(
@@ -211,6 +211,8 @@ def _read(
         # Tensors are missed by name below, but those of a million layers would take minutes.
         if key.endswith("_layers") and isinstance(value, int) and value > max(len(found), 1000):
             raise ValueError(f"{path}: {value} layers, but the files hold {len(found)} tensors")
+    for pattern, view in family.views(theirs, settings).items():
+        found |= {n: t._replace(view=view) for n, t in found.items() if matches(n, [pattern])}
     theirs.check_known(family.idle)
     if TASKS[settings["task.name"]].recipe.labels:
         if chosen:

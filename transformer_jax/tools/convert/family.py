@@ -13,7 +13,7 @@ from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.settings import ARCHITECTURES
 from transformer_jax.models.transformer.config import TransformerConfig, stacks
-from transformer_jax.tools.convert.rows import Row
+from transformer_jax.tools.convert.rows import Row, View
 from transformer_jax.tools.convert.safetensors import Tensor, read_json
 
 # Keys of config.json, of any family, that do not change what a model computes of ids (patterns).
@@ -32,8 +32,14 @@ _USUAL = dict(
 # Activations by the names that they have in any family.
 ACTIVATIONS = {
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu2": "relu2",
     "relu": "relu",
     "silu": "swish",
     "swish": "swish",
@@ -116,6 +122,7 @@ class Family:
         more than a line. Raises ValueError for what has no counterpart.
       write: our settings -> more of their config.json.
       also: our settings -> by key, the values that have a counterpart.
+      views: (their settings, ours by dotted key) -> by glob pattern, what is made of tensors first.
       left: glob patterns of tensors that hold nothing, such as masks.
       fixed: (our model, the most tokens of a text) -> tensors that are written though no parameter
         is in them.
@@ -139,6 +146,7 @@ class Family:
     read: Callable[["Settings", Values], Values] = lambda theirs, ours: {}
     write: Callable[[Values], Values] = lambda ours: {}
     also: Callable[[Values], dict[str, tuple[Any, ...]]] = lambda ours: {}
+    views: Callable[["Settings", Values], dict[str, View]] = lambda theirs, ours: {}
     left: tuple[str, ...] = ()
     fixed: Callable[[TransformerConfig, int], dict[str, np.ndarray]] = lambda config, length: {}
     optional: str = ""
@@ -206,17 +214,26 @@ class Family:
 def _usual(config: TransformerConfig) -> Values:
     """What our model is in all families that do not name it."""
     return dict(
+        attention_bias=None,
         attention_score="scaled_dot_product",
+        attention_softcap=None,
         bias=True,
         embedding_norm=False,
         feed_forward_dropout_rate=0.0,
         head_dim=config.d_model // config.num_heads,
         logits_bias=False,
+        logits_softcap=None,
+        layer_pattern=("full",),
         norm="layer_norm",
         num_kv_heads=config.num_heads,
         positions_in="stream",
         qk_norm=False,
+        qk_norm_over="head",
+        rotary_fraction=1.0,
+        rotary_scaling=(),
         tied_embeddings="all",
+        window=None,
+        window_rotary_base=None,
     )
 
 
@@ -254,6 +271,16 @@ class Settings:
         if isinstance(default, float) and value is not None and not number:
             raise ValueError(f"{self._name}: {name}={value!r} is not a number")
         return default if value is None else value
+
+    @property
+    def kind(self) -> str:
+        """The `model_type`."""
+        return str(self._values.get("model_type"))
+
+    def given(self, name: str, default: Any) -> Any:
+        """A setting of which null is a value. default: what it means that it is left out."""
+        value = self.get(name)
+        return default if name not in self._values else value
 
     def need(self, name: str) -> Any:
         """A setting. Raises ValueError where there is none."""

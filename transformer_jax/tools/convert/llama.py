@@ -1,164 +1,273 @@
-"""Llama (Touvron et al. 2023) and what has its equations: rotary, gated, grouped, no biases."""
+"""Llama (Touvron et al. 2023) and what has its tensors: rotary, gated, grouped keys."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert import rows
+from transformer_jax.tools.convert import rotary, rows
 from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values
 
-_TABLE = "model.embed_tokens.weight"
-_LAYER = {
-    "self_attention": [f"self_attn.{name}_proj" for name in "qkvo"],
+TABLE = "model.embed_tokens.weight"
+_ATTENTION = [f"self_attn.{name}_proj" for name in "qkvo"]
+_GATED = {f"feed_forward/{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+PRE_NORMS = {
     "self_attention_residual/pre_norm": "input_layernorm",
-    "feed_forward/gate": "mlp.gate_proj",
-    "feed_forward/up": "mlp.up_proj",
-    "feed_forward/down": "mlp.down_proj",
     "feed_forward_residual/pre_norm": "post_attention_layernorm",
 }
 _QK_NORMS = {
     f"self_attention/{side}_norm": f"self_attn.{side[0]}_norm" for side in ("query", "key")
 }
+# What a family's own `read` may give any value.
+_ANY = "layer_pattern window window_rotary_base rotary_base rotary_scaling rotary_fraction".split()
 
 
-def _rotary(theirs: Settings, ours: Values) -> Values:
-    # Releases before 5 have scaling apart, which counts where both are there.
-    rope = theirs.part("rope_scaling" if theirs.get("rope_scaling") else "rope_parameters")
-    rope.refuse("rope_type", "default")
-    rope.refuse("type", "default")
-    theta = rope.get("rope_theta", theirs.get("rope_theta", 10_000.0))
-    rope.check_known(())
-    return {"rotary_base": theta}
-
-
-def _write_rotary(ours: Values) -> Values:
-    """In both spellings: of releases from 5 on, and of those before."""
-    base = {"rope_theta": ours["rotary_base"]}
-    return {"rope_parameters": {"rope_type": "default", **base}, **base}
-
-
-def _rows(config: TransformerConfig) -> list[rows.Row]:
-    names = _LAYER | (_QK_NORMS if config.qk_norm else {})
-    found = [
-        rows.as_it_is(_TABLE, "embedding/table"),
-        *rows.norm("model.norm", "decoder_norm", config),
+def make_rows(
+    config: TransformerConfig, norms: Mapping[str, str | Sequence[str]] = PRE_NORMS
+) -> list[rows.Row]:
+    """All rows. norms: the names of the branches' norms, as `rows.layers` takes them."""
+    names = {"self_attention": _ATTENTION, **_GATED, **norms}
+    names |= _QK_NORMS if config.qk_norm else {}
+    return [
+        *outside(config),
         *rows.layers("model.layers.{}", "decoder", config, names),
     ]
+
+
+def outside(config: TransformerConfig, norm: str = "model.norm") -> list[rows.Row]:
+    """The rows that are of no layer."""
+    found = [rows.as_it_is(TABLE, "embedding/table"), *rows.norm(norm, "decoder_norm", config)]
     if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
-        found += rows.linear("lm_head", "logits/kernel", bias=False)
+        found += rows.linear("lm_head", "logits/kernel", bias=config.logits_bias)
     return found
 
 
-_OURS = dict(
-    architecture="decoder_only",
-    residual="pre_ln",
-    norm="rms_norm",
-    bias=False,
-    activation="swiglu",
-    positions="rotary",
-    embedding_scale=1.0,
-    dropout_rate=0.0,
-    embedding_dropout_rate=0.0,
-)
-# A bias of keys would be turned with them, so that no softmax cancels it.
-_THEIRS = dict(attention_bias=False, mlp_bias=False, hidden_act="silu", rope_interleaved=False)
-
-
-def _family(
+def family(
     name: str,
     kind: str,
     *,
     ours: Mapping[str, Any] | None = None,
-    theirs: Mapping[str, Any] = _THEIRS,
+    theirs: Mapping[str, Any] | None = None,
     kv_heads: Any = lambda ours: ours["num_heads"],
-    head_dim: int | None = None,
+    head_dim: Any = None,
+    epsilon: float | None = 1e-6,
     tied: bool = False,
+    also: Sequence[str] = (),
     **more: Any,
 ) -> Family:
     """A family of Llama's tensors.
 
-    kind: its class, but for "ForCausalLM". kv_heads, head_dim, tied: what config.json means that
-    leaves them out. more: fields of `Family` that are not Llama's.
+    kind: its class, but for "ForCausalLM". kv_heads, head_dim, epsilon, tied: what a config.json
+    means that leaves them out; no epsilon: 1e-5 in any case. also: ours that `read` gives any
+    value, besides rotation and pattern. more: fields of `Family`.
     """
+    own = Setting("rms_norm_eps", "norm_epsilon", epsilon)
     return Family(
         name=name,
         heads={"tokens": (f"{kind}ForCausalLM", "causal_lm")},
-        ours={**_OURS, **(ours or {})},
-        theirs=theirs,
+        ours={
+            **dict(
+                architecture="decoder_only",
+                residual="pre_ln",
+                norm="rms_norm",
+                bias=False,
+                activation="swiglu",
+                positions="rotary",
+                embedding_scale=1.0,
+                dropout_rate=0.0,
+                embedding_dropout_rate=0.0,
+            ),
+            **({} if epsilon else {"norm_epsilon": 1e-5}),
+            **(ours or {}),
+        },
+        # A bias of keys would be turned with them, so that no softmax cancels it.
+        theirs={"attention_bias": False, "hidden_act": "silu"} if theirs is None else theirs,
         both=(
             Setting("vocab_size", "vocab_size"),
             Setting("max_position_embeddings", "length"),
             *SIZES,
             Setting("num_key_value_heads", "num_kv_heads", kv_heads),
             Setting("head_dim", "head_dim", head_dim),
-            Setting("rms_norm_eps", "norm_epsilon", 1e-6),
+            *[own] * bool(epsilon),
             Setting("attention_dropout", "attention_dropout_rate", 0.0),
             Setting("tie_word_embeddings", "tied_embeddings", tied, {True: "all", False: "none"}),
         ),
+        also=lambda ours: {name: (ours[name],) for name in (*_ANY, *also)},
         **{
-            "rows": _rows,
-            "read": _rotary,
-            "write": _write_rotary,
+            "rows": make_rows,
+            "read": lambda theirs, ours: rotary.read(theirs),
+            "write": rotary.written,
             "left": ("model.layers.*.self_attn.rotary_emb.inv_freq",),
-            "copies": (("lm_head.weight", _TABLE),),
+            "copies": (("lm_head.weight", TABLE),),
             "prefix": "model.",
-            "idle": ("is_llama_config", "max_sequence_length", "pretraining_tp", "unsloth_version"),
             **more,
         },
     )
 
 
-def _scales_from_zero(config: TransformerConfig) -> list[rows.Row]:
-    """The rows where norms multiply by 1 + w."""
-    return [
-        row._replace(
-            read=lambda x, row=row: [1 + part.astype("f4") for part in row.read(x)],
-            write=lambda x, row=row: [part - 1 for part in row.write(x)],
-        )
-        if row.ours[0].endswith("/scale")
-        else row
-        for row in _rows(config)
+def _biases(theirs: Settings, ours: Values) -> Values:
+    """Rotation, and biases of attention and of the feed-forward part, each or none."""
+    attention = theirs.choose("attention_bias", {True: "all", False: "none"}, False)
+    bias = theirs.choose("mlp_bias", {True: True, False: False}, False)
+    alike = not bias and attention == "none"
+    found = {"bias": bias, "attention_bias": None if alike else attention}
+    return found | rotary.read(theirs)
+
+
+def _write_biases(ours: Values) -> Values:
+    said = {"attention_bias": ours["attention_bias"] == "all", "mlp_bias": bool(ours["bias"])}
+    return rotary.written(ours) | said
+
+
+def _one_window(theirs: Settings, ours: Values) -> Values:
+    """Rotation, and one window in all layers, if any."""
+    theirs.refuse("layer_types", None)
+    window = theirs.given("sliding_window", 4096 if theirs.kind == "mistral" else None)
+    pattern = ("full",) if window is None else ("window",)
+    return {"layer_pattern": pattern, "window": window, **rotary.read(theirs)}
+
+
+def _write_one_window(ours: Values) -> Values:
+    return {**rotary.written(ours), "sliding_window": ours["window"]}
+
+
+def _some_windows(theirs: Settings, ours: Values) -> Values:
+    """Rotation, and windows from layer `max_window_layers` on, where they are switched on."""
+    first, layers = theirs.get("max_window_layers", 28), ours["num_layers"]
+    on = theirs.get("use_sliding_window", False)
+    window = theirs.get("sliding_window", 4096) if on else None
+    kinds = [
+        "window" if layer >= first and window is not None else "full" for layer in range(layers)
     ]
+    found = rotary.read_pattern(theirs, ours, kinds)
+    if "window" in found["layer_pattern"] and window is None:
+        raise ValueError("config.json: layer_types names windows, which use_sliding_window denies")
+    found["window"] = window if "window" in found["layer_pattern"] else None
+    return found | rotary.read(theirs)
 
 
-def _tanh(theirs: Settings, ours: Values) -> Values:
-    """Rotation, and an activation that is GELU by tanh whatever its old name says."""
-    names = ("gelu_pytorch_tanh", "gelu", "gelu_new", None)
-    for name in ("hidden_act", "hidden_activation"):
-        theirs.choose(name, dict.fromkeys(names))
-    return _rotary(theirs, ours)
+def write_windows(ours: Values) -> Values:
+    """Rotation, the window and the list of layers."""
+    kinds = rotary.written_pattern(ours)
+    on = {"use_sliding_window": ours["window"] is not None, "sliding_window": ours["window"]}
+    first = kinds.index("sliding_attention") if ours["window"] else ours["num_layers"]
+    return {**rotary.written(ours), **on, "layer_types": kinds, "max_window_layers": first}
 
 
-def _full(theirs: Settings, ours: Values) -> Values:
-    """Rotation; the kinds of layers are all one."""
+def _unturned(theirs: Settings, ours: Values) -> Values:
+    """Rotation, which some layers are without. In their list 1 is turned."""
+    layers, every = ours["num_layers"], theirs.get("no_rope_layer_interval", 4)
+    theirs.refuse("use_sliding_window", False)
     for kind in theirs.get("layer_types") or ():
         if kind != "full_attention":
             theirs.refuse("layer_types", None)
-    return _rotary(theirs, ours)
+    turned = theirs.get("no_rope_layers") or [int((n + 1) % every != 0) for n in range(layers)]
+    kinds = tuple("full" if one else "unturned" for one in turned)
+    return {"layer_pattern": rotary.shortest(kinds), **rotary.read(theirs, theta=2e6)}
 
 
-LLAMA = _family("llama", "Llama")
-MISTRAL = _family("mistral", "Mistral", kv_heads=8, theirs=_THEIRS | {"sliding_window": None})
-QWEN3 = _family(
+def _write_unturned(ours: Values) -> Values:
+    kinds, layers = ours["layer_pattern"], ours["num_layers"]
+    turned = [int(kinds[layer % len(kinds)] == "full") for layer in range(layers)]
+    return {**rotary.written(ours), "no_rope_layers": turned, "layer_types": None}
+
+
+def _fused_rows(config: TransformerConfig) -> list[rows.Row]:
+    """Phi-3's, which has queries, keys and values in one matrix, and gate and up in another."""
+    heads, kv_heads = ((number, config.head_dim) for number in (config.num_heads, config.kv_heads))
+    parts = {"query": heads, "key": kv_heads, "value": kv_heads}
+    ends = np.cumsum([np.prod(size) for size in parts.values()])[:-1]
+    layer, stack = "model.layers.{}", "decoder"
+    return [
+        *outside(config),
+        rows.Row(
+            (f"{layer}.self_attn.qkv_proj.weight",),
+            tuple(f"{stack}/self_attention/{name}" for name in parts),
+            lambda x: [
+                part.T.reshape(-1, *size)
+                for part, size in zip(np.split(x, ends), parts.values(), strict=True)
+            ],
+            lambda *x: (np.concatenate([part.reshape(len(part), -1).T for part in x]),),
+            stack,
+        ),
+        *rows.linear(
+            f"{layer}.self_attn.o_proj",
+            f"{stack}/self_attention/output",
+            stack,
+            bias=False,
+            inputs=heads,
+        ),
+        halves(f"{layer}.mlp.gate_up_proj.weight", stack),
+        *rows.layers(layer, stack, config, {"feed_forward/down": "mlp.down_proj", **PRE_NORMS}),
+    ]
+
+
+def halves(theirs: str, stack: str) -> rows.Row:
+    """Gate and up, which are one matrix there, the gate first."""
+    return rows.Row(
+        (theirs,),
+        (f"{stack}/feed_forward/gate", f"{stack}/feed_forward/up"),
+        lambda x: [part.T for part in np.split(x, 2)],
+        lambda *x: (np.concatenate([part.T for part in x]),),
+        stack,
+    )
+
+
+_IDLE = ("is_llama_config", "max_sequence_length", "pretraining_tp", "unsloth_version")
+LLAMA = family(
+    "llama",
+    "Llama",
+    theirs={"hidden_act": "silu", "rope_interleaved": False},
+    also=("bias", "attention_bias"),
+    read=_biases,
+    write=_write_biases,
+    idle=_IDLE,
+)
+# Jiang et al. 2023
+MISTRAL = family("mistral", "Mistral", kv_heads=8, read=_one_window, write=_write_one_window)
+# Yang et al. 2024; 2.5 is of its tensors, too.
+QWEN2 = family(
+    "qwen2",
+    "Qwen2",
+    ours={"attention_bias": "inward"},
+    theirs={"hidden_act": "silu"},
+    kv_heads=32,
+    read=_some_windows,
+    write=write_windows,
+)
+# Yang et al. 2025
+QWEN3 = family(
     "qwen3",
     "Qwen3",
     ours={"qk_norm": True},
-    theirs=_THEIRS | {"use_sliding_window": False},
     kv_heads=32,
     head_dim=128,
-    read=_full,
-    idle=("sliding_window", "max_window_layers"),
+    read=_some_windows,
+    write=write_windows,
 )
-GEMMA = _family(
-    "gemma",
-    "Gemma",
-    ours={"activation": "geglu_tanh", "embedding_scale": None},
-    theirs={"attention_bias": False, "use_bidirectional_attention": None},
-    kv_heads=16,
-    head_dim=256,
+SMOLLM3 = family(
+    "smollm3",
+    "SmolLM3",
+    theirs={"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"},
+    kv_heads=4,
     tied=True,
-    rows=_scales_from_zero,
-    read=_tanh,
-    write=lambda ours: {"hidden_act": "gelu_pytorch_tanh", **_write_rotary(ours)},
+    read=_unturned,
+    write=_write_unturned,
+    idle=("max_window_layers", "sliding_window"),
+)
+# Abdin et al. 2024
+PHI3 = family(
+    "phi3",
+    "Phi3",
+    theirs={"hidden_act": "silu"},
+    epsilon=1e-5,
+    rows=_fused_rows,
+    read=lambda theirs, ours: {
+        **_one_window(theirs, ours),
+        **rotary.read(theirs, names={"yarn": "longrope"}),
+    },
+    write=_write_one_window,
+    idle=("embd_pdrop", "resid_pdrop"),
 )

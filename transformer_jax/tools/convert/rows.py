@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transformer_jax.models.layers.attention import ATTENTION_BIASES, Biases
 from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.transformer.config import TransformerConfig
 
@@ -23,6 +24,7 @@ class Row(NamedTuple):
       read: their tensors (of one layer) -> ours.
       write: ours -> theirs.
       stack: whose layers "{}" counts.
+      first: the first of them that has it there; before it ours are ones.
     """
 
     theirs: tuple[str, ...]
@@ -30,6 +32,7 @@ class Row(NamedTuple):
     read: Callable[..., Arrays]
     write: Callable[..., Arrays]
     stack: str | None = None
+    first: int = 0
 
 
 def one(theirs: str, ours: str, read: View, write: View, stack: str | None = None) -> Row:
@@ -83,15 +86,18 @@ def norm(theirs: str, ours: str, config: TransformerConfig, stack: str | None = 
 
 def attention(theirs: Sequence[str], ours: str, config: TransformerConfig, stack: str) -> list[Row]:
     """An attention of separate matrices. theirs: the names of query, key, value and output."""
-    (query, key, value, output), bias = theirs, config.bias
+    (query, key, value, output) = theirs
+    biases = Biases(inward=config.bias, outward=config.bias)
+    if ours.endswith("self_attention") and config.attention_bias is not None:
+        biases = ATTENTION_BIASES[config.attention_bias]
     heads, kv_heads = ((number, config.head_dim) for number in (config.num_heads, config.kv_heads))
     rows = [
-        *linear(query, f"{ours}/query", stack, bias=bias, outputs=heads),
-        *linear(key, f"{ours}/key", stack, bias=False, outputs=kv_heads),
-        *linear(value, f"{ours}/value", stack, bias=bias, outputs=kv_heads),
-        *linear(output, f"{ours}/output", stack, bias=bias, inputs=heads),
+        *linear(query, f"{ours}/query", stack, bias=biases.inward, outputs=heads),
+        *linear(key, f"{ours}/key", stack, bias=biases.keys, outputs=kv_heads),
+        *linear(value, f"{ours}/value", stack, bias=biases.inward, outputs=kv_heads),
+        *linear(output, f"{ours}/output", stack, bias=biases.outward, inputs=heads),
     ]
-    if bias:
+    if biases.inward and not biases.keys:
         # The softmax cancels a bias of keys, so that we have none. Zeros are written.
         zeros = np.zeros(math.prod(kv_heads), np.float32)
         rows.append(Row((f"{key}.bias",), (), lambda x: (), lambda: (zeros,), stack))

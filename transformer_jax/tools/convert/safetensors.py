@@ -30,15 +30,21 @@ _DTYPES = {
 
 
 class Tensor(NamedTuple):
-    """Where a tensor is. start: its first byte in the file."""
+    """Where a tensor is.
+
+    start: its first byte in the file. view: what is made of it, as float32; None: it is as it is.
+    """
 
     path: Path
     dtype: np.dtype
     shape: tuple[int, ...]
     start: int
+    view: Callable[[np.ndarray], np.ndarray] | None = None
 
     def read(self) -> np.ndarray:
         """The tensor, mapped: what is sliced out of it is all that is read."""
+        if self.view is not None:
+            return self.view(self._replace(view=None).read().astype(np.float32))
         if not math.prod(self.shape):
             return np.zeros(self.shape, self.dtype)
         return np.memmap(self.path, self.dtype, "r", self.start, self.shape)

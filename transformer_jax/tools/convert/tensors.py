@@ -72,7 +72,8 @@ def read(
             if row.stack is None:
                 found[path] = _placed(layer(layers[0]), leaf.sharding)
             else:
-                found[path] = _stacked(leaf, [lambda n=n: layer(n) for n in layers])
+                ones = [lambda leaf=leaf: np.ones(leaf.shape[1:])] * row.first
+                found[path] = _stacked(leaf, [*ones, *(lambda n=n: layer(n) for n in layers)])
     taken = {name for row in rows for names in _names(row, config) for name in names}
     unread = [name for name in tensors if name not in taken and matches(name, family.unread)]
     told = [f"New, and without effect until trained: {', '.join(new)}."] * bool(new)
@@ -109,7 +110,7 @@ def written(
     }
     for row in family.rows(config):
         shapes = _shapes(row, ours)
-        for layer, theirs in enumerate(_names(row, config)):
+        for layer, theirs in enumerate(_names(row, config), start=row.first):
             for number, name in enumerate(theirs):
 
                 def make(row: Row = row, layer: int = layer, number: int = number) -> np.ndarray:
@@ -163,7 +164,7 @@ def _some(names: list[str]) -> str:
 def _names(row: Row, config: TransformerConfig) -> Iterator[tuple[str, ...]]:
     """The names of a row's tensors, for each layer."""
     layers = 1 if row.stack is None else getattr(config, f"num_{row.stack}_layers")
-    for layer in range(layers):
+    for layer in range(row.first, layers):
         yield tuple(name.format(layer) for name in row.theirs)
 
 

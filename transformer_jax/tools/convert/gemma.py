@@ -1,0 +1,142 @@
+"""Gemma 1, 2 and 3 (Google 2024, 2025): norms by 1 + w, embeddings by the root of their width."""
+
+from collections.abc import Mapping, Sequence
+
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.tools.convert import llama, rotary, rows
+from transformer_jax.tools.convert.family import Settings, Values
+from transformer_jax.tools.convert.rows import View
+
+_OURS = {"activation": "geglu_tanh", "embedding_scale": None}
+_BOTH_NORMS = {
+    "self_attention_residual/pre_norm": "input_layernorm",
+    "self_attention_residual/branch_norm": "post_attention_layernorm",
+    "feed_forward_residual/pre_norm": "pre_feedforward_layernorm",
+    "feed_forward_residual/branch_norm": "post_feedforward_layernorm",
+}
+_CAPS = {"attn_logit_softcapping": "attention_softcap", "final_logit_softcapping": "logits_softcap"}
+
+
+def _rows(
+    config: TransformerConfig, norms: Mapping[str, str | Sequence[str]] = llama.PRE_NORMS
+) -> list[rows.Row]:
+    """Those of a Llama, whose norms multiply by 1 + w."""
+    return [
+        row._replace(
+            read=lambda x, row=row: [1 + part.astype("f4") for part in row.read(x)],
+            write=lambda x, row=row: [part - 1 for part in row.write(x)],
+        )
+        if row.ours[0].endswith("/scale")
+        else row
+        for row in llama.make_rows(config, norms)
+    ]
+
+
+def _tanh(theirs: Settings, *names: str) -> None:
+    """The activation is GELU by tanh, whatever an old name of it says."""
+    for name in names:
+        theirs.choose(name, dict.fromkeys(("gelu_pytorch_tanh", "gelu", "gelu_new", None)))
+
+
+def _read(theirs: Settings, ours: Values) -> Values:
+    _tanh(theirs, "hidden_act", "hidden_activation")
+    return rotary.read(theirs)
+
+
+def _windows(
+    theirs: Settings, ours: Values, pattern: Sequence[str], caps: Sequence[float | None]
+) -> Values:
+    _tanh(theirs, "hidden_act", "hidden_activation")
+    found = rotary.read_pattern(theirs, ours, pattern)
+    window = theirs.get("sliding_window", 4096)
+    found["window"] = window if "window" in found["layer_pattern"] else None
+    for (name, own), cap in zip(_CAPS.items(), caps, strict=True):
+        found[own] = theirs.given(name, cap)
+    return found
+
+
+def _read_2(theirs: Settings, ours: Values) -> Values:
+    return {
+        **_windows(theirs, ours, ("window", "full"), (50.0, 30.0)),
+        **rotary.read(theirs),
+    }
+
+
+def _read_3(theirs: Settings, ours: Values) -> Values:
+    # It is kept by releases from 5 on, and never used.
+    theirs.refuse("attn_logit_softcapping", None)
+    every = theirs.get("sliding_window_pattern", 6)
+    found = _windows(theirs, ours, ("window",) * (every - 1) + ("full",), (None, None))
+    found |= rotary.read(theirs, theta=1e6)
+    return found | rotary.read_window_base(
+        theirs, {**ours, **found}, "rope_local_base_freq", 10_000.0
+    )
+
+
+def _scores(theirs: Settings, ours: Values) -> dict[str, View]:
+    """Scores are divided by the root of query_pre_attn_scalar, ours by that of head_dim.
+
+    So queries take the ratio, by their norm where there is one, which multiplies by 1 + w.
+    """
+    root = (ours["model.head_dim"] / theirs.get("query_pre_attn_scalar", 256)) ** 0.5
+    name = "model.layers.*.self_attn.{}.weight"
+    if root == 1:
+        return {}
+    if ours.get("model.qk_norm"):
+        return {name.format("q_norm"): lambda w: (1 + w) * root - 1}
+    return {name.format("q_proj"): lambda w: w * root}
+
+
+def _write(ours: Values) -> Values:
+    window = {"sliding_window": ours["window"]} if ours["window"] else {}
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": ours["head_dim"],
+        "layer_types": rotary.written_pattern(ours),
+        **window,
+        **{theirs: ours[own] for theirs, own in _CAPS.items()},
+    }
+
+
+GEMMA = llama.family(
+    "gemma",
+    "Gemma",
+    ours=_OURS,
+    theirs={"attention_bias": False, "use_bidirectional_attention": None},
+    kv_heads=16,
+    head_dim=256,
+    tied=True,
+    rows=_rows,
+    read=_read,
+    write=lambda ours: {"hidden_act": "gelu_pytorch_tanh", **rotary.written(ours)},
+)
+GEMMA2 = llama.family(
+    "gemma2",
+    "Gemma2",
+    ours={**_OURS, "residual": "sandwich"},
+    theirs={"attention_bias": False, "use_bidirectional_attention": None},
+    kv_heads=4,
+    head_dim=256,
+    tied=True,
+    also=tuple(_CAPS.values()),
+    rows=lambda config: _rows(config, _BOTH_NORMS),
+    read=_read_2,
+    write=lambda ours: {**_write(ours), **rotary.written(ours)},
+    views=_scores,
+    idle=("cache_implementation", "hidden_act"),
+)
+GEMMA3 = llama.family(
+    "gemma3_text",
+    "Gemma3",
+    ours={**_OURS, "residual": "sandwich", "qk_norm": True},
+    theirs={"attention_bias": False, "use_bidirectional_attention": False},
+    kv_heads=4,
+    head_dim=256,
+    tied=True,
+    also=("logits_softcap",),
+    rows=lambda config: _rows(config, _BOTH_NORMS),
+    read=_read_3,
+    write=lambda ours: {**_write(ours), **rotary.written_by_kind(ours, "rope_local_base_freq")},
+    views=_scores,
+    idle=("cache_implementation", "hidden_act"),
+)

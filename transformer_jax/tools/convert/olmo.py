@@ -1,0 +1,59 @@
+"""OLMo 1, 2 and 3 (Groeneveld et al. 2024; OLMo team 2024, 2025)."""
+
+from transformer_jax.models.transformer.config import TransformerConfig
+from transformer_jax.tools.convert import llama, rotary, rows
+from transformer_jax.tools.convert.family import Settings, Values
+
+_THEIRS = {"attention_bias": False, "hidden_act": "silu"}
+_BRANCH_NORMS = {
+    "self_attention_residual/branch_norm": "post_attention_layernorm",
+    "feed_forward_residual/branch_norm": "post_feedforward_layernorm",
+}
+
+
+def _rows(config: TransformerConfig) -> list[rows.Row]:
+    return llama.make_rows(config, _BRANCH_NORMS)
+
+
+def _unnormed(config: TransformerConfig) -> list[rows.Row]:
+    """Norms have no parameters."""
+    return [row for row in llama.make_rows(config) if "norm" not in row.theirs[0]]
+
+
+def _windows(theirs: Settings, ours: Values) -> Values:
+    found = rotary.read_pattern(theirs, ours, ("window", "window", "window", "full"))
+    window = theirs.get("sliding_window", 4096)
+    found["window"] = window if "window" in found["layer_pattern"] else None
+    found |= rotary.read(theirs, theta=5e5)
+    # An old file's one base is that of all layers; what is scaled is that of full layers alone.
+    base = theirs.get("rope_theta", 5e5)
+    return found | rotary.read_window_base(theirs, {**ours, **found}, "rope_theta", base)
+
+
+OLMO = llama.family(
+    "olmo",
+    "Olmo",
+    ours={"norm": "layer_norm_plain"},
+    theirs={**_THEIRS, "clip_qkv": None},
+    epsilon=None,
+    rows=_unnormed,
+)
+_BRANCH = {
+    "residual": "branch_ln",
+    "qk_norm": True,
+    "qk_norm_over": "heads",
+}
+OLMO2 = llama.family("olmo2", "Olmo2", ours=_BRANCH, epsilon=1e-5, rows=_rows)
+OLMO3 = llama.family(
+    "olmo3",
+    "Olmo3",
+    ours=_BRANCH,
+    epsilon=1e-5,
+    rows=_rows,
+    read=_windows,
+    write=lambda ours: {
+        **rotary.written_by_kind(ours, "rope_theta"),
+        "sliding_window": ours["window"],
+        "layer_types": rotary.written_pattern(ours),
+    },
+)

@@ -1,0 +1,161 @@
+"""Rotation and kinds of layers in a config.json, in the spellings of old releases and of new ones."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer_jax.tools.convert.family import Settings, Values
+
+_KINDS = {"full_attention": "full", "sliding_attention": "window"}
+# The numbers of each scaling, by the names that both sides have for them.
+_NUMBERS = {
+    "linear": "factor",
+    "llama3": "factor low_freq_factor high_freq_factor original_max_position_embeddings",
+    "yarn": "factor original_max_position_embeddings beta_fast beta_slow attention_factor mscale"
+    " mscale_all_dim truncate",
+    "longrope": "factor original_max_position_embeddings short_factor attention_factor",
+}
+_NAMES = {"default": "default", **dict.fromkeys(_NUMBERS), "su": "longrope"}
+_ORIGINAL = "original_max_position_embeddings"
+
+
+def read(
+    theirs: Settings,
+    *,
+    theta: float = 10_000.0,
+    fraction: float = 1.0,
+    names: Mapping[str, str] | None = None,
+) -> Values:
+    """Our settings of a rotation. Raises ValueError for a scaling that has no counterpart.
+
+    theta, fraction: what their class takes where a file says nothing. names: of scalings that a
+    family calls otherwise.
+    """
+    rope, nested = _part(theirs, "full_attention")
+    fraction = rope.get("partial_rotary_factor", theirs.get("partial_rotary_factor", fraction))
+    found = {
+        "rotary_base": rope.get("rope_theta", theirs.get("rope_theta", theta)),
+        "rotary_scaling": _scaling(theirs, rope, names or {}, nested),
+    }
+    rope.check_known(("attn_factor", "long_factor", _ORIGINAL))
+    return found | ({"rotary_fraction": fraction} if fraction != 1 else {})
+
+
+def read_window_base(theirs: Settings, ours: Values, old: str, theta: float | None) -> Values:
+    """The base of layers with a window, which have no scaling.
+
+    old: its key in old releases. theta: what their class takes; None: the other layers' base.
+    """
+    rope, nested = _part(theirs, "sliding_attention")
+    base = theirs.get(old, theta)
+    if nested:
+        rope.refuse("rope_type", "default")
+        base = rope.get("rope_theta", base)
+        rope.check_known(("partial_rotary_factor",))
+    # What is scaled elsewhere is not scaled here, so that it is a rotation of its own then.
+    base = ours["rotary_base"] if base is None else base
+    alike = base == ours["rotary_base"] and not ours["rotary_scaling"]
+    return {"window_rotary_base": None if alike or "window" not in ours["layer_pattern"] else base}
+
+
+def _part(theirs: Settings, kind: str) -> tuple[Settings, bool]:
+    """What is said of the rotation of layers of a kind, and whether it is said by kind."""
+    # Releases before 5 have scaling apart, which counts where both are there.
+    rope = theirs.part("rope_scaling" if theirs.get("rope_scaling") else "rope_parameters")
+    nested = any(rope.get(name) is not None for name in _KINDS)
+    return (rope.part(kind) if nested else rope), nested
+
+
+def _scaling(
+    theirs: Settings, rope: Settings, names: Mapping[str, str], nested: bool
+) -> tuple[str, ...]:
+    key = "rope_type" if rope.get("rope_type") is not None else "type"
+    kind = rope.choose(key, {name: own or name for name, own in _NAMES.items()}, "default")
+    kind = names.get(kind, kind)
+    if kind == "default":
+        return ()
+    longest = theirs.get("max_position_embeddings")
+    original = theirs.get(_ORIGINAL) or rope.get(_ORIGINAL) or longest
+    values = {name: rope.get(name) for name in _NUMBERS[kind].split()}
+    if _ORIGINAL in values:
+        values[_ORIGINAL] = original
+    if values["factor"] is None and kind in ("yarn", "longrope"):
+        values["factor"] = longest / original
+    if nested:  # there releases from 5 on never read it
+        values.pop("truncate", None)
+    return kind, *(f"{name}={_text(x)}" for name, x in values.items() if x not in (None, ()))
+
+
+def _text(value: Any) -> str:
+    parts = value if isinstance(value, list) else [value]
+    return ",".join(
+        f"{float(part):g}" if part == int(part) else repr(float(part)) for part in parts
+    )
+
+
+def written(ours: Values) -> Values:
+    """A rotation in both spellings: of releases from 5 on, and of those before."""
+    base = {"rope_theta": ours["rotary_base"]}
+    share = {"partial_rotary_factor": ours["rotary_fraction"]}
+    share = share if ours["rotary_fraction"] != 1 else {}
+    scaling = _written_scaling(ours)
+    kind = {"rope_type": "default"} if not scaling else scaling
+    old = {"rope_scaling": {**scaling, **base, **share}} if scaling else {}
+    return {"rope_parameters": {**kind, **base, **share}, **base, **share, **old}
+
+
+def written_by_kind(ours: Values, old: str) -> Values:
+    """Those of full layers and of layers with a window. old: the key of the latter's base."""
+    window = ours["window_rotary_base"] or ours["rotary_base"]
+    full = {"rope_type": "default", "rope_theta": ours["rotary_base"], **_written_scaling(ours)}
+    kinds = {
+        "full_attention": full,
+        "sliding_attention": {"rope_type": "default", "rope_theta": window},
+    }
+    return {"rope_parameters": kinds, "rope_theta": ours["rotary_base"], old: window}
+
+
+def _written_scaling(ours: Values) -> Values:
+    if not ours["rotary_scaling"]:
+        return {}
+    name, *texts = ours["rotary_scaling"]
+    values: Values = {}
+    for key, _, text in (text.partition("=") for text in texts):
+        parts = [float(part) for part in text.split(",")]
+        values[key] = parts if key == "short_factor" else parts[0]
+    if _ORIGINAL in values:
+        values[_ORIGINAL] = int(values[_ORIGINAL])
+    if "truncate" in values:
+        values["truncate"] = bool(values["truncate"])
+    if name == "longrope":  # rows that are longer are refused here
+        values["long_factor"] = values["short_factor"]
+    return {"rope_type": name, **values}
+
+
+def read_pattern(theirs: Settings, ours: Values, otherwise: Sequence[str]) -> Values:
+    """The kinds of the layers, whose list wins over a pattern of old releases."""
+    kinds = theirs.get("layer_types") or ()
+    known = ", ".join(map(repr, _KINDS))
+    for kind in kinds:
+        if kind not in _KINDS:
+            raise ValueError(f"config.json: layer_types: {kind!r} has no counterpart, only {known}")
+    layers = ours["num_layers"]
+    if kinds and len(kinds) != layers:
+        raise ValueError(f"config.json: layer_types names {len(kinds)} layers of {layers}")
+    names = tuple(_KINDS[kind] for kind in kinds) or _repeated(otherwise, layers)
+    return {"layer_pattern": shortest(names)}
+
+
+def written_pattern(ours: Values) -> list[str]:
+    """Their list of the kinds of all layers."""
+    kinds = {own: theirs for theirs, own in _KINDS.items()}
+    return [kinds[own] for own in _repeated(ours["layer_pattern"], ours["num_layers"])]
+
+
+def shortest(names: Sequence[str]) -> tuple[str, ...]:
+    """The shortest pattern that these layers repeat."""
+    sizes = range(1, len(names) + 1)
+    return next(tuple(names[:n]) for n in sizes if _repeated(names[:n], len(names)) == names)
+
+
+def _repeated(names: Sequence[str], layers: int) -> tuple[str, ...]:
+    return tuple(names[layer % len(names)] for layer in range(layers))
