@@ -1,4 +1,4 @@
-"""ModernBERT (Warner et al. 2024): Pre-LN but for its first norm, gated, rotary, windows in turn."""
+"""ModernBERT (Warner et al. 2024): Pre-LN without its first norm, gated, rotary, with windows."""
 
 import numpy as np
 

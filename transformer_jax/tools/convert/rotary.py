@@ -1,4 +1,4 @@
-"""Rotation and kinds of layers in a config.json, in the spellings of old releases and of new ones."""
+"""Rotation and kinds of layers in a config.json, as old and as new releases spell them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
