@@ -267,11 +267,19 @@ def _model() -> Config:
     model.qk_norm = False  # a norm over each head's query and key, before their product
     model.activation = "relu"
     model.bias = True  # of the products of attention (but for keys) and feed-forward sublayers
+    # Of self-attention: of "all" four products, those of queries, keys and values ("inward"), that
+    # of the outputs ("outward") or "none". None: as model.bias says, which is of the others then.
+    model.attention_bias = config_dict.placeholder(str)
     model.norm = "layer_norm"
     model.norm_epsilon = 1e-5  # what norms add to the mean square
     model.embedding_norm = False  # a norm on the sum of embedding and position, as in BERT
     model.positions = "sinusoidal"
     model.rotary_base = 10_000.0  # of the wavelengths ("rotary" only)
+    # Of rotary frequencies: () or a name and its numbers, as ("linear", "factor=8"). "linear",
+    # "llama3", "yarn", "longrope" (of short rows) and "dynamic" (likewise) take them by the names
+    # that Hugging Face's config.json has.
+    model.rotary_scaling = ()
+    model.rotary_fraction = 1.0  # the share of a head's channels that turn ("rotary" only)
     model.max_length = 1024  # rows of the table of learned positions ("learned" only)
     model.max_distance = config_dict.placeholder(int)  # larger ones count as it ("distance" only)
     # Whose vectors are added to what enters a stack ("stream"), or in every "attention" to what its

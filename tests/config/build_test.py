@@ -53,6 +53,9 @@ ENCODER, DECODER = "model.architecture=encoder_only", "model.architecture=decode
 LABELLED = f"{ENCODER} task.name=classification data.source=labelled"
 MIXED = "data.mixture=(('text','folder','file',1.0),) data.train=()"
 LEARNED, BEST = "model.positions=learned", "evaluate.checkpoint=best"
+DYNAMIC = (
+    "model.positions=rotary model.rotary_scaling=('dynamic','original_max_position_embeddings=15')"
+)
 RECURRENT = {"model.family": "recurrent"}
 STATEFUL = "model.family=recurrent model.recurrence=lstm model.stateful=True"
 RECURRENCES = {"encoder_decoder": "rnnsearch", "encoder_only": "lstm", "decoder_only": "lstmn"}
@@ -81,6 +84,7 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
         (f"{LEARNED} model.max_length=15", "data.row_target_length = 16 .*model.max_length=15"),
         (f"{LEARNED} model.max_length=20", "decode.extra_length, = 58 .*model.max_length=20"),
         (f"{LEARNED} {DECODER} model.max_length=15", "row_target_length = 16 .*max_length=15"),
+        (f"{DYNAMIC} {DECODER}", "row_target_length = 16 .* 15 positions of .*'dynamic'"),
         ("train.evaluate_every=3 checkpoint.every=2", "evaluate_every=3 .*checkpoint.every=2"),
         ("checkpoint.best_metric=x", "checkpoint.best_metric='x' .*validation/loss"),
         ("checkpoint.average_last=9", "checkpoint.average_last=9 .*keep_last=5"),

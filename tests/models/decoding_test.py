@@ -31,7 +31,8 @@ OTHERS = (
     dict(attention_score="dot_product", parameterization="completep", base_width=4, base_depth=1),
 )
 OF_ATTENTION = (
-    dict(attention_score="additive", positions="rotary"),
+    dict(attention_score="additive", positions="rotary", attention_bias="inward")
+    | dict(rotary_fraction=0.5, rotary_scaling=("linear", "factor=3")),
     dict(positions="distance"),
     dict(positions="relative", num_kv_heads=1),
     dict(positions="learned", qk_norm=True),

@@ -339,7 +339,7 @@ def _table(params, side):
 
 
 def _tokens(params, side, x, config):
-    bias = params["logits_bias"]["bias"] if config.logits_bias else 0.0
+    bias = params.get("logits_bias", {}).get("bias", 0.0)
     if config.tied_embeddings in ("none", "inputs"):
         return x @ params["logits"]["kernel"] + bias
     return x @ _table(params, side).T + bias
@@ -381,13 +381,17 @@ def _normalise(weights: dict, x: np.ndarray, config) -> np.ndarray:
     return np.stack(rows) + weights.get("bias", 0.0)
 
 
-def turn(x: np.ndarray, base: float = 10000.0) -> np.ndarray:
-    """Rotary positions (Su et al. 2021) of one head, x (T, K), as products of complex numbers."""
-    half = x.shape[1] // 2
-    turned = np.zeros_like(x)
+def turn(x: np.ndarray, config) -> np.ndarray:
+    """Rotary positions (Su et al. 2021) of one head, x (T, K), as products of complex numbers.
+
+    Of the first channels alone; of scalings: the linear one, which slows all of them down.
+    """
+    channels = int(x.shape[1] * config.rotary_fraction)
+    half, turned = channels // 2, x.copy()
+    slower = float(config.rotary_scaling[1].removeprefix("factor=")) if config.rotary_scaling else 1
     for position, row in enumerate(x):
         for pair in range(half):
-            angle = position * base ** (-2 * pair / x.shape[1])
+            angle = position * config.rotary_base ** (-2 * pair / channels) / slower
             z = complex(row[pair], row[pair + half]) * complex(math.cos(angle), math.sin(angle))
             turned[position, pair], turned[position, pair + half] = z.real, z.imag
     return turned
@@ -445,16 +449,17 @@ def _attention(
     offsets: what is added to queries and keys, and not to values.
     """
     num_heads, head_dim = weights["query"].shape[1:]
-    heads = np.zeros((len(queries), num_heads, head_dim))
+    heads, zeros = np.zeros((len(queries), num_heads, head_dim)), np.zeros(num_heads)
     for head in range(num_heads):
-        q = (queries + offsets[0]) @ weights["query"][:, head] + weights["query_bias"][head]
-        k = (keys + offsets[1]) @ weights["key"][:, head]
+        bias = {n: weights.get(f"{n}_bias", zeros)[head] for n in ("query", "key", "value")}
+        q = (queries + offsets[0]) @ weights["query"][:, head] + bias["query"]
+        k = (keys + offsets[1]) @ weights["key"][:, head] + bias["key"]
         if config.qk_norm:
             q = _normalise(weights["query_norm"], q, config)
             k = _normalise(weights["key_norm"], k, config)
         if positioned and config.positions == "rotary":
-            q, k = turn(q, config.rotary_base), turn(k, config.rotary_base)
-        v = keys @ weights["value"][:, head] + weights["value_bias"][head]
+            q, k = turn(q, config), turn(k, config)
+        v = keys @ weights["value"][:, head] + bias["value"]
         for t in range(len(queries)):
             end = t + 1 if causal else len(keys)
             if config.attention_score == "additive":
@@ -483,7 +488,7 @@ def _attention(
     out = heads.reshape(len(queries), -1)
     if inner:
         out = _normalise(weights["inner_norm"], out, config)
-    return out @ weights["output"].reshape(out.shape[1], -1) + weights["output_bias"]
+    return out @ weights["output"].reshape(out.shape[1], -1) + weights.get("output_bias", 0.0)
 
 
 def _gelu(x):

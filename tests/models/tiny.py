@@ -68,7 +68,7 @@ def with_positions(choices: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
     kinds = itertools.cycle((name, positions.POSITIONS[name]) for name in POSITIONS)
     for own in choices:
         additive = own.get("attention_score") == "additive"
-        yield own | {"positions": next(k for k, row in kinds if not (additive and row.distances))}
+        yield {"positions": next(k for k, row in kinds if not (additive and row.distances))} | own
 
 
 def _turns():

@@ -27,6 +27,7 @@ from transformer_jax.devices.mesh import AXES, make_mesh, use
 from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family
+from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.layers.settings import UNORDERED
 from transformer_jax.models.layers.stems import STEMS
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
@@ -78,7 +79,7 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     model_config.check_platform(mesh.devices.flat[0].platform)
     if data.settings.images:
         _check_stem(config, data.settings)
-    _check_rows(data.settings, decode, task, model_config.longest_row)
+    _check_rows(data.settings, decode, task, model_config.longest_row, config.model)
     _check_inspected(train, config.model.family)
     optimizer = optimizer_settings(config)
     schedule = make_schedule(optimizer)
@@ -266,10 +267,12 @@ def _check_stem(config: Config, data: DataSettings) -> None:
             )
 
 
-def _check_rows(data: DataSettings, decode: DecodeSettings, task: Task, most: int | None) -> None:
+def _check_rows(
+    data: DataSettings, decode: DecodeSettings, task: Task, most: int | None, model: Config
+) -> None:
     """Checks that every row of training, scoring and decoding has a position for each token.
 
-    most: tokens of a row at most; None: any number.
+    most: tokens of a row at most, by a setting of `model`; None: any number.
     """
     if most is None:
         return
@@ -278,11 +281,12 @@ def _check_rows(data: DataSettings, decode: DecodeSettings, task: Task, most: in
         prompt = f"data.max_{data.recipe.prompt_side}_length"
         longest = task.limit(np.array([data.max_prompt_length]), decode.extra_length, most)
         lengths[f"what follows {prompt}, with decode.extra_length,"] = int(longest[0])
+    key = "max_length" if POSITIONS[model.positions].learned else "rotary_scaling"
     for name, length in lengths.items():
         if length > most:
             raise ValueError(
-                f"{name} = {length} tokens need more than the model.max_length={most} learned "
-                "positions: raise model.max_length or shorten the rows"
+                f"{name} = {length} tokens need more than the {most} positions of "
+                f"model.{key}={model[key]!r:.90}: raise it or shorten the rows"
             )
 
 

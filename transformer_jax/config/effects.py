@@ -168,6 +168,7 @@ _DECODE = [f"decode.{key}" for key in _DEFAULTS.decode]
 _IMAGES = {f"data.{key}" for key in build_data.IMAGES} | {
     f"model.{key}" for key in ("stem", "patch_size", "prefix_tokens", "pixel_mean", "pixel_std")
 }
+_ROTARY = ("model.rotary_base", "model.rotary_scaling", "model.rotary_fraction")
 _TOKENS = {"model.vocab_size", "model.embedding_scale"}
 _TOKENIZER = tuple(f"data.tokenizer.{key}" for key in ("kind", "vocab_size", "train_bytes"))
 
@@ -190,7 +191,7 @@ def _readers() -> dict[str, Mapping[Any, Collection[str]]]:
         "model.positions": {
             name: ("model.max_length",) * row.learned
             + ("model.max_distance",) * row.distances
-            + ("model.rotary_base",) * (row.rotation is not None)
+            + _ROTARY * (row.rotation is not None)
             for name, row in POSITIONS.items()
         },
         "model.stem": _in("model", _reads(STEMS)),

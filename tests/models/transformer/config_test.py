@@ -31,6 +31,9 @@ def test_labels_need_a_number(head):
     tiny.config(architecture=architecture, head=head, num_labels=1)
 
 
+ROTARY = dict(positions="rotary")
+LONGROPE = ("longrope", "short_factor=1,2", "original_max_position_embeddings=9")
+OF_ONE = ("longrope", "short_factor=1,2,3,4", "original_max_position_embeddings=1", "factor=2")
 CUDNN = dict(attention_kernel="cudnn", dtype="bfloat16")
 
 
@@ -53,6 +56,17 @@ CUDNN = dict(attention_kernel="cudnn", dtype="bfloat16")
             "'relative' or 'distance', got 'sinusoidal'",
         ),
         (dict(positions="distance", attention_score="additive"), "attention_score='additive'"),
+        (ROTARY | dict(rotary_fraction=0.4), "rotary_fraction=0.4 of model.head_dim=8 turns 3"),
+        (ROTARY | dict(rotary_fraction=0.1), "turns 0 channels: .* at least 2"),
+        (ROTARY | dict(rotary_scaling=("ntk",)), "begins with 'ntk': .* 'linear', 'llama3'"),
+        (
+            ROTARY | dict(rotary_scaling=("linear", "factr=8")),
+            "'factr=8' is not a number, .*are factor",
+        ),
+        (ROTARY | dict(rotary_scaling=("linear", "factor=a")), "'factor=a' is not a number"),
+        (ROTARY | dict(rotary_scaling=("yarn",)), "lacks factor, original_max_position_embeddin"),
+        (ROTARY | dict(rotary_scaling=OF_ONE), "'short_factor=1,2,3,4', .* divides by 0"),
+        (ROTARY | dict(rotary_scaling=LONGROPE), "2 numbers short_factor, and 4 pairs"),
     ],
 )
 def test_what_does_not_go_together_is_refused(changes, words):

@@ -22,7 +22,9 @@ VARIANTS = {
         residual="pre_ln", norm="rms_norm", num_heads=3, head_dim=7, num_encoder_layers=1,
         num_decoder_layers=3, positions="learned", activation="swiglu", embedding_norm=True,
     ),
-    "rotary": dict(residual="pre_ln", positions="rotary", embedding_norm=True),
+    "rotary": dict(
+        residual="pre_ln", positions="rotary", embedding_norm=True, attention_bias="all"
+    ),
     "sub_ln_scores": dict(residual="sub_ln", qk_norm=True, attention_score="additive"),
 }  # fmt: skip
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "masked_tokens")
@@ -54,6 +56,8 @@ def expected_shapes(config):
         L = getattr(config, f"num_{stack}_layers")
         for sublayer in sublayers:
             leaves = dict(feed_forward if sublayer == "feed_forward" else attention)
+            if config.attention_bias == "all" and sublayer == "self_attention":
+                leaves["key_bias"] = (H, K)
             if row.inner_norm and sublayer != "cross_attention":
                 size = F if sublayer == "feed_forward" else H * K
                 leaves |= {f"inner_norm/{k}": v for k, v in norm(size).items()}

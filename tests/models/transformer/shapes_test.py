@@ -13,9 +13,13 @@ OTHER_CHOICES = (
     dict(norm="rms_norm", activation="gelu", tied_embeddings="decoder", qk_norm=True),
     dict(
         activation="swiglu", tied_embeddings="none", embedding_norm=True, qk_norm=True,
-        norm_epsilon=0.1, rotary_base=50.0, logits_bias=True,
+        norm_epsilon=0.1, rotary_base=50.0, logits_bias=True, attention_bias="all",
     ),
     dict(attention_score="additive", qk_norm=True, depth_exponent=0.5),
+    dict(
+        positions="rotary", rotary_fraction=0.5, rotary_scaling=("linear", "factor=3"),
+        attention_bias="inward", rotary_base=20.0,
+    ),
     # 3 heads of 10 in a d_model of 16, and stacks of unequal depth.
     dict(
         norm="rms_norm", num_heads=3, head_dim=10, num_encoder_layers=1, num_decoder_layers=3,
@@ -46,6 +50,8 @@ def cases():
         sizes = dict(num_encoder_layers=3, num_decoder_layers=4)
         config = tiny.config(**(tiny.SHAPES[shape] | residual | sizes | next(choices)))
         yield pytest.param(config, id="-".join([shape, *residual.values(), config.positions]))
+    for biases in ("outward", "none"):
+        yield pytest.param(tiny.config(attention_bias=biases, positions="rotary"), id=biases)
     pooler = tiny.SHAPES["first_classes"] | dict(pooling="pooler")
     yield pytest.param(tiny.config(**pooler), id="pooler")
 

@@ -58,6 +58,22 @@ SCORES = {
 }
 
 
+class Biases(NamedTuple):
+    """Which products have a bias: those of queries and values, of keys, and of the outputs."""
+
+    inward: bool = False
+    keys: bool = False
+    outward: bool = False
+
+
+ATTENTION_BIASES = {
+    "all": Biases(inward=True, keys=True, outward=True),
+    "inward": Biases(inward=True, keys=True),
+    "outward": Biases(outward=True),
+    "none": Biases(),
+}
+
+
 class Offsets(NamedTuple):
     """Vectors that say where tokens stand, for attention alone: values are made without them.
 
@@ -96,8 +112,8 @@ class Attention(nn.Module):
 
     Keys and values are made by `keys_values`, so that self-attention, cross-attention and cached
     decoding are one path. Kernels are Xavier uniform over the true (D, H K) matrices, those inward
-    times `attention_gain`. Keys have no bias, which the softmax cancels unless they are turned or
-    normalised.
+    times `attention_gain`. Keys have no bias unless `biases` says so: the softmax cancels it where
+    they are neither turned nor normalised.
 
     Attributes:
       config: a `TransformerConfig`. Of `num_kv_heads` keys and values each serves as many adjacent
@@ -106,12 +122,14 @@ class Attention(nn.Module):
       distances: whether scores have a part by distance, and so a kernel W of their vectors.
       inner_norm: the heads' outputs are normalised before they are projected.
       product: what multiplies by kernels, `product` or, to decode, `kernel_first`.
+      biases: a key of `ATTENTION_BIASES`; None: where `config.bias` has them, not of keys.
     """
 
     config: Any
     distances: bool = False
     inner_norm: bool = False
     product: Callable[..., Any] = product
+    biases: str | None = None
 
     # The parameters that are multiplied by what queries, and what keys and values are made from.
     query_kernels: ClassVar[tuple[str, ...]] = ("query",)
@@ -129,20 +147,26 @@ class Attention(nn.Module):
             drawn = parameter(self, name, inward, size, axes, matrix=(1, 2), role="hidden")
             return times(config.multipliers.hidden, drawn)
 
-        def bias(name, size, axes):
-            return parameter(self, name, zeros, size, axes, role="vector") if config.bias else None
+        biases = Biases(inward=config.bias, outward=config.bias)
+        if self.biases is not None:
+            biases = ATTENTION_BIASES[self.biases]
+
+        def bias(there, name, size, axes):
+            return parameter(self, name, zeros, size, axes, role="vector") if there else None
 
         self.query = kernel("query", size)
-        self.query_bias = bias("query_bias", size[1:], axes[1:])
+        self.query_bias = bias(biases.inward, "query_bias", size[1:], axes[1:])
         self.key = kernel("key", kv_size)
         self.value = kernel("value", kv_size)
         if self.distances:
             self.distance = kernel("distance", size)
-        self.value_bias = bias("value_bias", kv_size[1:], axes[1:])
+        self.value_bias = bias(biases.inward, "value_bias", kv_size[1:], axes[1:])
         outward = (*size[1:], size[0]), (*axes[1:], axes[0])
         output = parameter(self, "output", _OUTWARD, *outward, matrix=(2, 1), role="hidden")
         self.output = times(config.multipliers.hidden, output)
-        self.output_bias = bias("output_bias", size[:1], axes[:1])
+        self.output_bias = bias(biases.outward, "output_bias", size[:1], axes[:1])
+        # The last, so that it disturbs no draw
+        self.key_bias = bias(biases.keys, "key_bias", kv_size[1:], axes[1:])
         self.dropout = Dropout(config.attention_dropout_rate)
         self.dtype, self.score = config.compute_dtype, SCORES[config.attention_score]
         norm = functools.partial(Norm, config.norm, config.norm_epsilon)
@@ -169,6 +193,8 @@ class Attention(nn.Module):
         keys = self.product(
             "BSD,DGK->BSGK", x if placed is None else placed, self.key.astype(self.dtype)
         )
+        if self.key_bias is not None:
+            keys = keys + self.key_bias.astype(self.dtype)[None, None]
         if self.config.qk_norm:
             keys = self.key_norm(keys).astype(self.dtype)
         keys = rotate(keys, rotation)

@@ -15,18 +15,19 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.layers import rotary_scalings
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.embeddings import look_up
 from transformer_jax.models.layers.norm import Norm
-from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.parameter import parameter, times
 from transformer_jax.process.machine import check_constant
 
 
 class Rotation(NamedTuple):
     """Cosine and sine of the angle of each position and pair of channels."""
 
-    cos: Float[Array, "B T half_K"]
-    sin: Float[Array, "B T half_K"]
+    cos: Float[Array, "B T half_R"]
+    sin: Float[Array, "B T half_R"]
 
 
 def sinusoids(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
@@ -88,11 +89,24 @@ def _of_patches(
     return jnp.where(grid[..., 2:3] > 0, halves.reshape(*grid.shape[:2], -1), 0.0)
 
 
-def rotation(positions: Int[Array, "B T"], head_dim: int, base: float = 10000.0) -> Rotation:
-    """Angles t / base^(2i/K) of position t and pair i (Su et al. 2021, 2104.09864, eq. 15)."""
-    frequencies = base ** (-jnp.arange(0, head_dim, 2) / head_dim)
+def rotation(
+    positions: Int[Array, "B T"],
+    channels: int,
+    base: float = 10000.0,
+    scaling: tuple[str, ...] = (),
+) -> Rotation:
+    """Angles t / base^(2i/R) of position t and pair i (Su et al. 2021, 2104.09864, eq. 15).
+
+    channels: R, those of a head that turn. scaling: of the frequencies, as
+    `rotary_scalings.read` has it.
+    """
+    frequencies, gain = base ** (-jnp.arange(0, channels, 2) / channels), 1.0
+    if scaling:
+        row, numbers = rotary_scalings.read(scaling)
+        scaled, gain = row.scaled(base ** (-np.arange(0, channels, 2) / channels), base, **numbers)
+        frequencies = jnp.asarray(scaled, jnp.float32)
     angles = positions[..., None] * frequencies[None, None]
-    return Rotation(jnp.cos(angles), jnp.sin(angles))
+    return Rotation(times(gain, jnp.cos(angles)), times(gain, jnp.sin(angles)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +118,7 @@ class PositionKind:
       places: the vectors that are added to those of patches, by row and column.
       most: rows, and columns, of patches at most; None: any number.
       learned: whether trained vectors are added, from a table that bounds the length of rows.
-      rotation: (positions, K, base) -> what turns queries and keys.
+      rotation: (positions, channels, base, scaling) -> what turns queries and keys.
       bias: (config, causal, name=) -> the module of what self-attention adds to its scores, by
         head and distance; it is called with so many queries, so many keys, and the place of the
         first query among these. `causal`: whether nobody sees keys after a query.
@@ -116,7 +130,7 @@ class PositionKind:
     places: Places | None = None
     most: int | None = None
     learned: bool = False
-    rotation: Callable[[Int[Array, "B T"], int, float], Rotation] | None = None
+    rotation: Callable[..., Rotation] | None = None
     bias: Callable[..., nn.Module] | None = None
     distances: bool = False
     even: Literal["d_model", "head_dim"] | None = None
@@ -198,7 +212,7 @@ class Positions(nn.Module):
 
 
 def rotate(x: Float[Array, "B T H K"], rotation: Rotation | None) -> Float[Array, "B T H K"]:
-    """Turns each pair of channels (i, i + K/2), in float32; None turns nothing.
+    """Turns each pair of the first R channels (i, i + R/2), in float32; None turns nothing.
 
     So the product of a query and a key depends on the difference of their positions alone; an
     additive score of theirs does not. The paper pairs neighbouring channels, which is the same up
@@ -206,6 +220,9 @@ def rotate(x: Float[Array, "B T H K"], rotation: Rotation | None) -> Float[Array
     """
     if rotation is None:
         return x
+    channels = 2 * rotation.cos.shape[-1]
+    if channels < x.shape[-1]:
+        return jnp.concatenate([rotate(x[..., :channels], rotation), x[..., channels:]], axis=-1)
     cos, sin = (part[:, :, None] for part in rotation)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = (first * cos - second * sin, second * cos + first * sin)

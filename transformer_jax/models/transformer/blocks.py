@@ -167,7 +167,7 @@ class Block(nn.Module):
 
 _SUBLAYERS: dict[Kind, Callable[..., nn.Module]] = {
     "self_attention": lambda config, inner_norm, product: Attention(
-        config, POSITIONS[config.positions].distances, inner_norm, product
+        config, POSITIONS[config.positions].distances, inner_norm, product, config.attention_bias
     ),
     # Without an inner norm
     "cross_attention": lambda config, inner_norm, product: Attention(config, product=product),

@@ -3,8 +3,10 @@
 import dataclasses
 from collections.abc import Collection
 
-from transformer_jax.models.layers import settings
-from transformer_jax.models.layers.attention import SCORES
+import numpy as np
+
+from transformer_jax.models.layers import rotary_scalings, settings
+from transformer_jax.models.layers.attention import ATTENTION_BIASES, SCORES
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 from transformer_jax.models.layers.heads import HEADS
@@ -34,6 +36,7 @@ CHOICES: dict[str, Collection[str]] = {
     "decoder_residual": SCHEMES,
     "parameterization": PARAMETERIZATIONS,
     "attention_score": SCORES,
+    "attention_bias": ATTENTION_BIASES,
     "activation": ACTIVATIONS,
     "norm": NORMS,
     "positions": POSITIONS,
@@ -73,11 +76,14 @@ class TransformerConfig(ModelConfig):
     norm: str
     norm_epsilon: float
     bias: bool
+    attention_bias: str | None
     num_kv_heads: int | None
     positions: str
     positions_in: str
     num_queries: int
     rotary_base: float
+    rotary_scaling: tuple[str, ...]
+    rotary_fraction: float
     max_length: int
     max_distance: int | None
     memory_length: int
@@ -95,6 +101,7 @@ class TransformerConfig(ModelConfig):
                 f"{self.num_heads}: each key and value head serves equally many queries"
             )
         self._check_positions()
+        self._check_rotation()
         self._check_positions_in()
         self._check_memory()
         self._check_kernel()
@@ -122,6 +129,21 @@ class TransformerConfig(ModelConfig):
                 f"images have {self.grid} patches: lower data.image_size, or raise "
                 "model.patch_size"
             )
+
+    def _check_rotation(self) -> None:
+        if POSITIONS[self.positions].rotation is None:
+            return
+        if self.rotary_channels % 2 or not self.rotary_channels:
+            raise ValueError(
+                f"model.rotary_fraction={self.rotary_fraction} of model.head_dim={self.head_dim} "
+                f"turns {self.rotary_channels} channels: expected an even number, and at least 2"
+            )
+        if self.rotary_scaling:
+            row, numbers = rotary_scalings.read(self.rotary_scaling)
+            with np.errstate(all="ignore"):
+                found = row.scaled(np.ones(self.rotary_channels // 2), self.rotary_base, **numbers)
+            if not all(np.all(np.isfinite(part)) for part in found):
+                raise ValueError(f"model.rotary_scaling={self.rotary_scaling} divides by 0")
 
     def _check_positions_in(self) -> None:
         row, (*_, last) = POSITIONS[self.positions], stacks(self)
@@ -239,7 +261,16 @@ class TransformerConfig(ModelConfig):
     @property
     def longest_row(self) -> int | None:
         """How many tokens a row may have; None: any number."""
-        return self.max_length if POSITIONS[self.positions].learned else None
+        row = POSITIONS[self.positions]
+        if row.rotation and self.rotary_scaling:
+            scaling, numbers = rotary_scalings.read(self.rotary_scaling)
+            return int(numbers["original_max_position_embeddings"]) if scaling.bounded else None
+        return self.max_length if row.learned else None
+
+    @property
+    def rotary_channels(self) -> int:
+        """Those of each head that rotary positions turn, the first ones."""
+        return int(self.head_dim * self.rotary_fraction)
 
     def check_platform(self, platform: str) -> None:
         """Raises ValueError where the attention kernel does not run on this kind of device."""

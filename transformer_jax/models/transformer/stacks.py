@@ -174,7 +174,8 @@ class Layers:
         turn, config = POSITIONS[self.config.positions].rotation, self.config
         if turn is None or not self.ordered:
             return None
-        return turn(positions, config.head_dim, config.rotary_base)
+        base, scaling = config.rotary_base, config.rotary_scaling
+        return turn(positions, config.rotary_channels, base, scaling)
 
     def _own(self, stacked: Params, number: int) -> Params:
         """The parameters of one layer, apart, matrices in the compute dtype with inputs last.

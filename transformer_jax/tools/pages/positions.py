@@ -48,10 +48,12 @@ def by_distance(square: Float[np.ndarray, "T T"]) -> Float[np.ndarray, "T"]:
     return np.array([np.mean(np.diagonal(square, distance)) for distance in range(len(square))])
 
 
-def turned(head_dim: int, length: int, base: float) -> Float[np.ndarray, "T half_K"]:
+def turned(
+    channels: int, length: int, base: float, scaling: tuple[str, ...] = ()
+) -> Float[np.ndarray, "T half_R"]:
     """The product of a pair of channels of length 1 with itself, turned by each distance."""
-    angles = positions.rotation(np.arange(length)[None], head_dim, base)  # pyright: ignore
-    return np.asarray(angles.cos[0])
+    angles = positions.rotation(np.arange(length)[None], channels, base, scaling)  # pyright: ignore
+    return np.asarray(angles.cos[0] * angles.cos[0, :1])  # a gain is of both
 
 
 def _tables(params: Any, end: str) -> list[tuple[str, Any]]:
@@ -89,7 +91,7 @@ def _of_places(config: TransformerConfig, params: Any) -> list[dict[str, Any]]:
 
 
 def _of_rotation(config: TransformerConfig, length: int) -> list[dict[str, Any]]:
-    cosines = turned(config.head_dim, length, config.rotary_base)
+    cosines = turned(config.rotary_channels, length, config.rotary_base, config.rotary_scaling)
     title = "Rotary: query and key that agree, by distance"
     return [
         _picture(f"{title} and pair of channels", cosines, "distance", "pair of channels"),
