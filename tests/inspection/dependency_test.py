@@ -86,6 +86,7 @@ def slow_dependency(config, params, stack, shown):
         tiny.config("keel", architecture="decoder_only"),
         tiny.config("b2t", architecture="decoder_only"),
         tiny.config("residual_dual", architecture="decoder_only"),
+        tiny.config("parallel", architecture="decoder_only"),
     ],
     ids=lambda config: f"{config.decoder_residual}-{config.architecture}",
 )

@@ -262,6 +262,19 @@ def sandwich(at: Sublayer, x, f):
     return x + at.norm("branch_norm", f(at.norm("pre_norm", x)))
 
 
+def parallel(at: Sublayer, x, f):
+    return x + f(at.norm("pre_norm", at.below))
+
+
+def branch_ln(at: Sublayer, x, f):
+    return x + at.norm("branch_norm", f(x))
+
+
+def pre_ln_first_bare(at: Sublayer, x, f):
+    first = at.layer == 0 and at.kind == "self_attention"
+    return x + f(x if first else at.norm("pre_norm", x))
+
+
 def layer_scale(at: Sublayer, x, f):
     return x + at.weights["branch_scale"]["scale"] * f(at.norm("pre_norm", x))
 
@@ -293,6 +306,9 @@ SUBLAYERS = {
     "rezero": rezero,
     "t_fixup": no_norm,
     "gpt2": pre_ln,
+    "parallel": parallel,
+    "branch_ln": branch_ln,
+    "pre_ln_first_bare": pre_ln_first_bare,
     "sandwich": sandwich,
     "peri_ln": sandwich,
     "sub_ln": pre_ln,
@@ -303,7 +319,18 @@ SUBLAYERS = {
     "ds_init": post_ln,
     "depth_scaled": depth_scaled,
 }
-FINAL_NORM = ("pre_ln", "gpt2", "sandwich", "peri_ln", "sub_ln", "layer_scale", "depth_scaled")
+FINAL_NORM = (
+    "parallel",
+    "branch_ln",
+    "pre_ln_first_bare",
+    "pre_ln",
+    "gpt2",
+    "sandwich",
+    "peri_ln",
+    "sub_ln",
+    "layer_scale",
+    "depth_scaled",
+)
 
 
 def _trained_shortcut(params: dict, config) -> Shortcut:

@@ -36,6 +36,7 @@ class Scales(NamedTuple):
     skip: Any  # s
     branch: Any  # c
     normed: Any  # whether POST is there
+    pre_normed: Any  # whether PRE is there
 
     @classmethod
     def of(cls, config: TransformerConfig, stack: Stack) -> "Scales":
@@ -46,7 +47,11 @@ class Scales(NamedTuple):
             for formula in (row.skip, row.branch)
         )
         all_normed = jnp.ones(at.shape, bool)
-        return cls(skip, branch, None if row.first_post_norm else all_normed.at[0, 0].set(False))
+
+        def normed(first: bool) -> Any:
+            return None if first else all_normed.at[0, 0].set(False)
+
+        return cls(skip, branch, normed(row.first_post_norm), normed(row.first_pre_norm))
 
 
 class Carry(NamedTuple):
@@ -67,7 +72,7 @@ class Carry(NamedTuple):
     def start(cls, config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"]) -> "Carry":
         """The bottom of a stack, where omega is 1."""
         row = scheme(config, stack)
-        keeps = row.summed_branches or row.layer_shortcut
+        keeps = row.summed_branches or row.layer_shortcut or row.parallel
         return cls(x, jnp.float32(1.0), x if keeps else None)
 
 
@@ -121,10 +126,15 @@ class ResidualSublayer(nn.Module):
         norm = functools.partial(Norm, config.norm, config.norm_epsilon)
         scales = jax.tree.map(lambda of_layer: of_layer[self.index], scales)
         x, omega, kept = carry
-        if row.layer_shortcut and self.index == 0:
+        if (row.layer_shortcut or row.parallel) and self.index == 0:
             kept = x
 
-        branch = f(norm(name="pre_norm")(x) if row.pre_norm else x)
+        read = kept if row.parallel else x
+        if row.pre_norm:
+            normed = norm(name="pre_norm")(read)
+            there = scales.pre_normed
+            read = normed if there is None else jnp.where(there, normed, read)
+        branch = f(read)
         branch = constrain(branch, "batch", "length")
         if row.branch_norm:
             branch = norm(name="branch_norm")(branch)

@@ -67,12 +67,14 @@ class ResidualScheme:
       pre_norm, branch_norm, post_norm: whether PRE, BRANCH and POST are norms.
       inner_norm: a norm before the last projection of self-attention and feed-forward.
       first_post_norm: False leaves the norm after a stack's very first sublayer out.
+      first_pre_norm: False leaves the one before it out, whose parameters then do nothing.
       final_norm: a norm at the end of each stack.
       embedding_norm: a norm on the sum of embedding and position.
       skip, branch: the scales s and c; None is 1.
       trained_skip: s is a trained vector (D,), omega, that starts from `skip`.
       profiled: omega starts from what the first batch's variances say, and not from `skip`.
       trained_branch: c is a trained scalar or vector that starts from `branch`.
+      parallel: all sublayers of a layer read the layer's input.
       layer_shortcut: the last sublayer of a layer also adds the layer's input.
       summed_branches: a second stream sums up all branches, and joins at the end of the stack.
       gain: factor on the draws of the kernels that a glob of `gained` names, as "*/value".
@@ -85,6 +87,7 @@ class ResidualScheme:
     post_norm: bool = False
     inner_norm: bool = False
     first_post_norm: bool = True
+    first_pre_norm: bool = True
     final_norm: bool = False
     embedding_norm: bool = False
     skip: Formula | None = None
@@ -92,6 +95,7 @@ class ResidualScheme:
     trained_skip: bool = False
     profiled: bool = False
     trained_branch: Literal["scalar", "vector"] | None = None
+    parallel: bool = False
     layer_shortcut: bool = False
     summed_branches: bool = False
     gain: Formula | None = None
@@ -120,6 +124,8 @@ class ResidualScheme:
             f"c a trained {self.trained_branch}": self.trained_branch is not None,
             "a Norm inside f, before its last projection": self.inner_norm,
             "no Norm after the first sublayer": not self.first_post_norm,
+            "no Norm before the first sublayer": not self.first_pre_norm,
+            "every f of a layer reads the layer's input": self.parallel,
             "a layer's last sublayer also adds the layer's input": self.layer_shortcut,
             "a second stream sums up all branches and joins at the end": self.summed_branches,
             "a Norm on the embedding": self.embedding_norm,
@@ -217,6 +223,13 @@ SCHEMES: dict[str, ResidualScheme] = {
     "gpt2": ResidualScheme(
         pre_norm=True, final_norm=True, gain=lambda depth: depth.sublayers**-0.5, gained=_LAST
     ),
+    # Wang and Komatsuzaki 2021 (GPT-J) and GPT-NeoX's code (Black et al. 2022, 2204.06745, 2.1).
+    "parallel": ResidualScheme(pre_norm=True, final_norm=True, parallel=True),
+    # OLMo 2 (2501.00656), section 3.2: norms of the branches alone.
+    "branch_ln": ResidualScheme(branch_norm=True, final_norm=True),
+    # Warner et al. 2024 (2412.13663, ModernBERT): as pre_ln, but that model.embedding_norm=True
+    # stands in for the norm before the first sublayer.
+    "pre_ln_first_bare": ResidualScheme(pre_norm=True, final_norm=True, first_pre_norm=False),
     # Ding et al. 2021 (2105.13290, CogView), section 2.4.
     "sandwich": ResidualScheme(pre_norm=True, branch_norm=True, final_norm=True),
     # Kim et al. 2025 (2502.02732), section 3: as sandwich, with a norm on the embedding.

@@ -39,6 +39,9 @@ _SCHEMES = {
     "keel": Looks("KEEL", _VERMILLION, "8", ":"),
     "ds_init": Looks("DS-Init", _GREEN, "1", ":"),
     "depth_scaled": Looks("depth-scaled", _BLUE, "2", ":"),
+    "parallel": Looks("parallel", _PURPLE, "3", ":"),
+    "branch_ln": Looks("Branch-LN", _SKY, "4", ":"),
+    "pre_ln_first_bare": Looks("Pre-LN, first bare", _BLUE, "x", "-."),
 }
 _OTHERS = list(_SCHEMES.values())
 
