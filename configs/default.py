@@ -280,6 +280,14 @@ def _model() -> Config:
     # that Hugging Face's config.json has.
     model.rotary_scaling = ()
     model.rotary_fraction = 1.0  # the share of a head's channels that turn ("rotary" only)
+    # The self-attention of each layer, repeated over the depth of a stack: "full", "window", which
+    # sees near tokens alone, "unturned" and "window_unturned", which rotary positions do not turn.
+    model.layer_pattern = ("full",)
+    # Of layers with a window: a query sees the keys at a distance below it, those before it and, in
+    # an encoder, those after it.
+    model.window = config_dict.placeholder(int)
+    # rotary_base of layers with a window; None: that of the others.
+    model.window_rotary_base = config_dict.placeholder(float)
     model.max_length = 1024  # rows of the table of learned positions ("learned" only)
     model.max_distance = config_dict.placeholder(int)  # larger ones count as it ("distance" only)
     # Whose vectors are added to what enters a stack ("stream"), or in every "attention" to what its

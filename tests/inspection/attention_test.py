@@ -58,7 +58,8 @@ def one_example():
     "changes",
     [
         dict(positions="rotary"),
-        dict(architecture="decoder_only", positions="distance"),
+        dict(architecture="decoder_only", positions="distance", layer_pattern=("full", "window"))
+        | dict(window=3),
     ],
     ids=["encoder-decoder", "decoder-only"],
 )

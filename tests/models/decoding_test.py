@@ -34,8 +34,10 @@ OF_ATTENTION = (
     dict(attention_score="additive", positions="rotary", attention_bias="inward")
     | dict(rotary_fraction=0.5, rotary_scaling=("linear", "factor=3")),
     dict(positions="distance"),
-    dict(positions="relative", num_kv_heads=1),
-    dict(positions="learned", qk_norm=True),
+    dict(positions="relative", num_kv_heads=1, layer_pattern=("window", "full"), window=3),
+    dict(positions="learned", qk_norm=True, layer_pattern=("window",), window=2),
+    dict(positions="rotary", layer_pattern=("window", "unturned", "full"), window=3)
+    | dict(window_rotary_base=50.0, num_decoder_layers=4),
 )
 
 
@@ -153,11 +155,14 @@ def test_rows_of_several_hypotheses_are_decoded_in_bfloat16():
     assert 0 < error < 0.1 * np.abs(exact).max()
 
 
-def test_a_decoder_looks_back_no_further_than_its_context():
+@pytest.mark.parametrize("most", [(3, None), (5, 3), (3, 4)])
+def test_a_decoder_looks_back_no_further_than_its_context_and_its_window(most):
     """With one layer, the logits are those of the last few tokens alone: rotary positions count
     from anywhere, and what lies further back is as if it were not there."""
     sizes = dict(architecture="decoder_only", num_decoder_layers=1, positions="rotary")
-    config, short = tiny.config(**sizes), tiny.config(**sizes, context_length=3)
+    context, window = most
+    layers = dict(layer_pattern=("window",), window=window) if window else {}
+    config, short = tiny.config(**sizes), tiny.config(**sizes, context_length=context, **layers)
     params, targets = tiny.random_parameters(config), continuations(len(PROMPTS))
     logits = decode(short, params, inputs_only(PROMPTS), targets)
     ends = [(row, len(PROMPTS[row]) + t) for row in range(len(PROMPTS)) for t in range(LENGTH)]

@@ -13,7 +13,6 @@ from tests.models.tiny import assert_close
 from transformer_jax.models.family import with_memory
 
 LENGTH, MEMORY = 4, 5  # of a segment, and of what is seen before it
-KINDS = ("distance", "relative")
 
 
 def config_of(positions="distance", **changes):
@@ -74,12 +73,18 @@ def read(config, params, rows, length=LENGTH, memory_length=None):
 
 
 @pytest.mark.parametrize(
-    ("positions", "residual"), [*zip(KINDS, ("post_ln", "pre_ln"), strict=True)]
+    ("positions", "residual", "changes"),
+    [
+        ("distance", "post_ln", {}),
+        ("relative", "pre_ln", dict(layer_pattern=("full", "window"), window=4)),
+    ],
 )
-def test_segments_with_memory_give_what_one_pass_with_their_window_gives(positions, residual):
+def test_segments_with_memory_give_what_one_pass_with_their_window_gives(
+    positions, residual, changes
+):
     """A token of a segment sees this from its beginning on and MEMORY tokens before, in every
     layer; documents of any length, in rows of their own, in which others went before."""
-    config = config_of(positions, residual=residual, max_distance=6)
+    config = config_of(positions, residual=residual, max_distance=6, **changes)
     params = tiny.random_parameters(config)
     a, b, c, d = documents(17, 10, 3, 6)
     rows = [[a], [c, b, d]]

@@ -167,10 +167,11 @@ def _stack(
     for layer, w in enumerate(_layers(params[stack])):
         below = x
 
-        def attend(x, w=w):
+        def attend(x, w=w, layer=layer):
             weights = w["self_attention"] | params.get(f"{stack}_bias", {})
+            kind = config.layer_pattern[layer % len(config.layer_pattern)]
             return [
-                _attention(weights, h, h, config, causal, True, inner, first_seen, (own, own))
+                _attention(weights, h, h, config, causal, kind, inner, first_seen, (own, own))
                 for h, own in zip(x, own_offsets, strict=True)
             ]
 
@@ -408,17 +409,20 @@ def _normalise(weights: dict, x: np.ndarray, config) -> np.ndarray:
     return np.stack(rows) + weights.get("bias", 0.0)
 
 
-def turn(x: np.ndarray, config) -> np.ndarray:
+def turn(x: np.ndarray, config, own_base: float | None = None) -> np.ndarray:
     """Rotary positions (Su et al. 2021) of one head, x (T, K), as products of complex numbers.
 
-    Of the first channels alone; of scalings: the linear one, which slows all of them down.
+    Of the first channels alone; of scalings: the linear one, which slows all of them down but those
+    of a base of its own.
     """
+    base = config.rotary_base if own_base is None else own_base
     channels = int(x.shape[1] * config.rotary_fraction)
     half, turned = channels // 2, x.copy()
-    slower = float(config.rotary_scaling[1].removeprefix("factor=")) if config.rotary_scaling else 1
+    scaling = config.rotary_scaling if own_base is None else ()
+    slower = float(scaling[1].removeprefix("factor=")) if scaling else 1
     for position, row in enumerate(x):
         for pair in range(half):
-            angle = position * config.rotary_base ** (-2 * pair / channels) / slower
+            angle = position * base ** (-2 * pair / channels) / slower
             z = complex(row[pair], row[pair + half]) * complex(math.cos(angle), math.sin(angle))
             turned[position, pair], turned[position, pair + half] = z.real, z.imag
     return turned
@@ -464,14 +468,15 @@ def _attention(
     keys,
     config,
     causal=False,
-    positioned=False,
+    kind=None,
     inner=False,
     first_seen=None,
     offsets=(0.0, 0.0),
 ):
     """softmax(scores) v, head by head and query by query.
 
-    positioned: whether rotary or relative positions, if that is what there is, have a part.
+    kind: of self-attention, where rotary or relative positions, if that is what there is, have a
+    part; None: it is cross-attention.
     inner: a norm over all heads' outputs before the last product. first_seen: as of `forward`.
     offsets: what is added to queries and keys, and not to values.
     """
@@ -484,14 +489,15 @@ def _attention(
         if config.qk_norm:
             q = _normalise(weights["query_norm"], q, config)
             k = _normalise(weights["key_norm"], k, config)
-        if positioned and config.positions == "rotary":
-            q, k = turn(q, config), turn(k, config)
+        if kind in ("full", "window") and config.positions == "rotary":
+            own = config.window_rotary_base if kind == "window" else None
+            q, k = (turn(x, config, own) for x in (q, k))
         v = keys @ weights["value"][:, head] + bias["value"]
         for t in range(len(queries)):
             end = t + 1 if causal else len(keys)
             if config.attention_score == "additive":
                 scores = np.tanh(q[t] + k[:end]) @ weights["score"]["vector"][head]
-            elif positioned and config.positions == "distance":
+            elif kind and config.positions == "distance":
                 # Dai et al. 2019, section 3.3: (a), (b), (c) and (d)
                 of_keys, of_distances = weights["u"][head], weights["v"][head]
                 W = weights["distance"][:, head]
@@ -506,11 +512,13 @@ def _attention(
                 scores = k[:end] @ q[t]
             if config.attention_score == "scaled_dot_product":
                 scores = scores / math.sqrt(head_dim)
-            if positioned and config.positions == "relative":
+            if kind and config.positions == "relative":
                 found = [bucket(s - t, bidirectional=not causal) for s in range(end)]
                 scores = scores + weights["table"][found, head]
             if first_seen:
                 scores[: first_seen(t)] = -np.inf
+            if kind in ("window", "window_unturned"):
+                scores[[s for s in range(end) if abs(t - s) >= config.window]] = -np.inf
             heads[t, head] = softmax(scores) @ v[:end]
     out = heads.reshape(len(queries), -1)
     if inner:

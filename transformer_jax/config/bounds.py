@@ -52,7 +52,7 @@ _BY_INTERVAL = {
         model.num_layers model.num_encoder_layers model.num_decoder_layers model.d_model model.d_ff
         model.num_heads model.num_kv_heads model.head_dim model.vocab_size model.max_length
         model.max_distance model.num_queries model.base_width model.base_depth data.channels
-        model.resnet_width
+        model.resnet_width model.window
         task.mean_span_length train.steps train.accumulation_steps train.log_every
         checkpoint.keep_last checkpoint.average_last evaluate.batch_size
         decode.beam_size decode.num_samples
@@ -69,7 +69,7 @@ _BY_INTERVAL = {
     Interval(0, 2): "model.depth_exponent",
     Interval(0, 10, "(]"): "model.attention_gain",
     Interval(0, math.inf, "(]"): "model.embedding_scale model.init_scale train.spike_threshold",
-    Interval(1, math.inf, "(]"): "model.rotary_base",
+    Interval(1, math.inf, "(]"): "model.rotary_base model.window_rotary_base",
     Interval(
         0,
         math.inf,

@@ -75,15 +75,15 @@ class Place(NamedTuple):
     def seen(self, rows: int, count: int, slots: int, back: int | None) -> Bool[Array, "#N T S"]:
         """Which of all slots so many new tokens see: those before them and their own.
 
-        back: how many they see at most where there is a prompt; None: all.
+        back: how many they see at most; None: all.
         """
         keys = jnp.arange(slots)[None]
         distances = self.slot + jnp.arange(count)[:, None] - keys
         seen = distances >= 0
-        if self.prompts is None:
-            return seen[None]
         if back is not None:
             seen = seen & (distances < back)
+        if self.prompts is None:
+            return seen[None]
         return seen[None] & (keys >= self.first(rows)[:, None])[:, None]
 
     def parents(self) -> Int[Array, "B K"]:

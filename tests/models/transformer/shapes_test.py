@@ -28,12 +28,25 @@ OTHER_CHOICES = (
 )  # fmt: skip
 
 
+# Windows of two and three tokens, and patterns that do not divide the depth, as 3 and 4 layers are.
+PATTERNS = {
+    "decoder_only": dict(
+        positions="rotary", layer_pattern=("window", "unturned", "full"), window=3,
+        window_rotary_base=7.0,
+    ),
+    "encoder_decoder": dict(positions="relative", layer_pattern=("full", "window"), window=2),
+    "tags": dict(positions="rotary", layer_pattern=("window_unturned", "window"), window=2),
+    "mean_classes": dict(positions="learned", layer_pattern=("window",), window=3),
+}  # fmt: skip
 # A stack of each its own scheme.
 MIXTURES = (
     dict(encoder_residual="admin", decoder_residual="pre_ln"),
     dict(encoder_residual="residual_dual", decoder_residual="sub_ln"),
     dict(encoder_residual="peri_ln", decoder_residual="deepnorm"),
 )
+
+
+SIZES = dict(num_encoder_layers=3, num_decoder_layers=4)
 
 
 def cases():
@@ -47,11 +60,13 @@ def cases():
     every += [(next(alone), residual) for residual in residuals]
     for shape, residual in every:
         shape = next(heads) if shape == "encoder_only" else shape
-        sizes = dict(num_encoder_layers=3, num_decoder_layers=4)
-        config = tiny.config(**(tiny.SHAPES[shape] | residual | sizes | next(choices)))
+        config = tiny.config(**(tiny.SHAPES[shape] | residual | SIZES | next(choices)))
         yield pytest.param(config, id="-".join([shape, *residual.values(), config.positions]))
     for biases in ("outward", "none"):
         yield pytest.param(tiny.config(attention_bias=biases, positions="rotary"), id=biases)
+    for shape, own in PATTERNS.items():
+        config = tiny.config("pre_ln", **(tiny.SHAPES[shape] | SIZES | own))
+        yield pytest.param(config, id="-".join(own["layer_pattern"]))
     pooler = tiny.SHAPES["first_classes"] | dict(pooling="pooler")
     yield pytest.param(tiny.config(**pooler), id="pooler")
 

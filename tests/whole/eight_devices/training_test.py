@@ -22,8 +22,15 @@ CASES = [
     ("fsdp, tensor and sequence", "encoder_only", True),
     ("data, fsdp and tensor", "decoder_only", True),
 ]
-# Biases by distance are sharded with the heads.
-CHANGES = {"decoder_only": (("positions", "relative"),)}
+# Biases by distance are sharded with the heads, and layers choose between masks and rotations.
+CHANGES = {
+    "decoder_only": (("positions", "relative"),),
+    "encoder_only": (
+        ("positions", "rotary"),
+        ("layer_pattern", ("unturned", "window")),
+        ("window", 4),
+    ),
+}
 STEPS = 6
 
 

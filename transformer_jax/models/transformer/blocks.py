@@ -1,5 +1,6 @@
 """The block of residual sublayers that every stack repeats, in whole rows and with a cache."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.layers.attention import Attention, Offsets, Slots
 from transformer_jax.models.layers.feed_forward import FeedForward
-from transformer_jax.models.layers.masks import Segments
+from transformer_jax.models.layers.masks import LayerMasks, Segments
 from transformer_jax.models.layers.positions import POSITIONS, Rotation
 from transformer_jax.models.layers.product import product
 from transformer_jax.models.transformer.config import (
@@ -21,6 +22,7 @@ from transformer_jax.models.transformer.config import (
     scheme,
     tells_set,
 )
+from transformer_jax.models.transformer.patterns import Own
 from transformer_jax.models.transformer.residual import Carry, ResidualSublayer, Scales
 from transformer_jax.models.transformer.schemes import Kind, Stack
 
@@ -29,13 +31,14 @@ from transformer_jax.models.transformer.schemes import Kind, Stack
 class WholeRows:
     """What all layers see of whole rows: which keys their queries see, positions, real tokens.
 
+    mask, rotation: of self-attention; those of all kinds of layers where these differ.
     bias: of self-attention, where positions are relative.
     offsets: of self-attention, where positions are added there.
     encoded, cross_mask, cross_offsets: the encoder's output (B, S, D), which of its tokens a query
     sees (B, T, S), and the offsets of cross-attention, for a decoder that has an encoder.
     """
 
-    mask: Bool[Array, "#B T T"] | Segments
+    mask: Bool[Array, "#B T T"] | Segments | LayerMasks
     rotation: Rotation | None
     bias: Any
     offsets: Offsets | None
@@ -44,6 +47,16 @@ class WholeRows:
     cross_mask: Any
     cross_offsets: Offsets | None
     deterministic: bool = struct.field(pytree_node=False)
+
+    def of_layer(self, own: Own) -> "WholeRows":
+        """With the mask and the rotation of one layer."""
+        mask: Any = self.mask
+        if own.windowed is not None:
+            mask = mask.of_layer(own.windowed)
+        rotation = self.rotation
+        if own.rotation is not None:
+            rotation = jax.tree.map(lambda parts: parts[own.rotation], rotation)
+        return dataclasses.replace(self, mask=mask, rotation=rotation)
 
 
 class NewTokens(NamedTuple):
@@ -79,14 +92,15 @@ class Block(nn.Module):
             setattr(self, f"{kind}_residual", ResidualSublayer(config, stack, index))
 
     def __call__(
-        self, carry: Carry, layer: tuple[Scales, Any], shared: WholeRows
+        self, carry: Carry, layer: tuple[Scales, Own, Any], shared: WholeRows
     ) -> tuple[Carry, tuple[Any, Carry | None]]:
         """All positions at once, what the layer's memory becomes, and for a set what it leaves.
 
-        layer: its own scales, and what its self-attention read of the tokens before these rows (B,
-        M, D) or None, which ride through the scan.
+        layer: its own scales, what its self-attention differs in, and what this read of the tokens
+        before these rows (B, M, D) or None, which ride through the scan.
         """
-        deterministic, (scales, memory) = shared.deterministic, layer
+        scales, own, memory = layer
+        shared, deterministic = shared.of_layer(own), shared.deterministic
 
         def attend(h):
             nonlocal memory

@@ -21,6 +21,7 @@ from transformer_jax.models.layers.settings import (
     check_head,
 )
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Ratios
+from transformer_jax.models.transformer.patterns import LAYER_KINDS, Pattern, check_pattern
 from transformer_jax.models.transformer.schemes import (
     SCHEMES,
     Depth,
@@ -37,6 +38,7 @@ CHOICES: dict[str, Collection[str]] = {
     "parameterization": PARAMETERIZATIONS,
     "attention_score": SCORES,
     "attention_bias": ATTENTION_BIASES,
+    "layer_pattern": LAYER_KINDS,
     "activation": ACTIVATIONS,
     "norm": NORMS,
     "positions": POSITIONS,
@@ -84,6 +86,9 @@ class TransformerConfig(ModelConfig):
     rotary_base: float
     rotary_scaling: tuple[str, ...]
     rotary_fraction: float
+    layer_pattern: tuple[str, ...]
+    window: int | None
+    window_rotary_base: float | None
     max_length: int
     max_distance: int | None
     memory_length: int
@@ -103,6 +108,7 @@ class TransformerConfig(ModelConfig):
         self._check_positions()
         self._check_rotation()
         self._check_positions_in()
+        check_pattern(self)
         self._check_memory()
         self._check_kernel()
         check_head(self)
@@ -319,6 +325,12 @@ def depth(config: TransformerConfig, stack: Stack) -> Depth:
     if both and stack == "decoder":
         kinds = ("self_attention", "cross_attention", "feed_forward")
     return Depth(stack, kinds, own, other if both else 0, config.depth_exponent)
+
+
+def pattern(config: TransformerConfig, stack: Stack) -> Pattern:
+    """How the self-attentions of a stack's layers differ."""
+    own_base = config.window_rotary_base is not None
+    return Pattern.of(config.layer_pattern, depth(config, stack).layers, own_base)
 
 
 def ratios(config: TransformerConfig, stack: Stack | None = None) -> Ratios:

@@ -1,5 +1,6 @@
 """The stacks of a Transformer: whole rows in one scan over depth, and new tokens layer by layer."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.models.family import Params
 from transformer_jax.models.layers.attention import Offsets, Slots
 from transformer_jax.models.layers.kernels import KERNELS
-from transformer_jax.models.layers.masks import Segments
+from transformer_jax.models.layers.masks import LayerMasks, Segments, near_mask
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.positions import POSITIONS, Positions, Rotation
 from transformer_jax.models.layers.product import kernel_first
@@ -20,11 +21,13 @@ from transformer_jax.models.transformer.blocks import Block, NewTokens, WholeRow
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
     depth,
+    pattern,
     scheme,
     side_of,
     stacks,
     tells_set,
 )
+from transformer_jax.models.transformer.patterns import Base, stacked_rotation
 from transformer_jax.models.transformer.residual import Carry, Scales, finish
 from transformer_jax.models.transformer.schemes import Stack
 
@@ -54,6 +57,7 @@ class Layers:
         self.stack: Stack = stack
         normed, name = config.embedding_norm or row.embedding_norm, side_of(config, stack)
         self.ordered = not tells_set(config, stack)
+        self.pattern = pattern(config, stack)
         self.positions = None
         if self.ordered:
             self.positions = Positions(config, normed, name=f"{name}positions")
@@ -90,17 +94,17 @@ class Layers:
         if encoded is not None and encoded.offsets is not None and offsets is not None:
             cross_offsets = Offsets(offsets, encoded.offsets)
         shared = WholeRows(
-            mask=self._mask(segments, keys, causal=self.stack == "decoder" and self.ordered),
-            rotation=self._rotation(positions),
+            mask=self._own_mask(segments, keys),
+            rotation=stacked_rotation([*self._rotations(positions).values()]),
             bias=self.bias(length, keys.shape[1], keys.shape[1] - length),
             offsets=None if offsets is None else Offsets(offsets, offsets),
             real=segments > 0,
             deterministic=deterministic,
             encoded=encoded.x if encoded else None,
-            cross_mask=self._mask(segments, encoded.segments, causal=False) if encoded else None,
+            cross_mask=self._mask(Segments(segments, encoded.segments, False)) if encoded else None,
             cross_offsets=cross_offsets,
         )
-        layers = Scales.of(self.config, self.stack), hidden
+        layers = Scales.of(self.config, self.stack), self.pattern.own(), hidden
         start = Carry.start(self.config, self.stack, x)
         carry, (hidden, after) = self.layers(start, layers, shared)
         if after is None:
@@ -140,42 +144,70 @@ class Layers:
         bound = length if place.prompts is None else min(length, config.longest_row or length)
         assert self.positions is not None  # a set is not told step by step
         x, _ = self.positions(x, positions, length=bound, deterministic=True)
-        seen, hypotheses = place.seen(rows, count, length, config.context_length), 1
+        seen, hypotheses = self._seen(place, rows, count, length), 1
         if place.ancestors is not None:
-            hypotheses = place.ancestors.shape[1]
-            seen = seen & _held(place.holders(length))
-        new = NewTokens(
+            hypotheses, held = place.ancestors.shape[1], _held(place.holders(length))
+            seen = {windowed: slots & held for windowed, slots in seen.items()}
+        rotations = self._rotations(positions)
+        new = functools.partial(
+            NewTokens,
             slot=place.slot,
-            seen=seen,
-            rotation=self._rotation(positions),
             bias=self.bias(count, length, place.slot),
             hypotheses=hypotheses,
             source_mask=context.source_mask,
         )
         carry, scales = Carry.start(config, self.stack, x), Scales.of(config, self.stack)
         written = []
-        for number, (layer, source) in enumerate(zip(context.layers, context.sources, strict=True)):
+        kinds = zip(*self.pattern, strict=True)
+        layers = zip(context.layers, context.sources, kinds, strict=True)
+        for number, (layer, source, (windowed, base)) in enumerate(layers):
             own = jax.tree.map(lambda leaf, number=number: leaf[number], scales)
+            tokens = new(seen=seen[windowed], rotation=rotations[base])
             advance = self._method(layer, "step")
-            carry, slots = advance(carry, own, cache.layers[number], source, new)
+            carry, slots = advance(carry, own, cache.layers[number], source, tokens)
             written.append(slots)
         return finish(self.row, self.norm, carry), Cache(tuple(written))
 
-    def _mask(
-        self, queries: Int[Array, "B T"], keys: Int[Array, "B S"], *, causal: bool
-    ) -> Bool[Array, "B T S"] | Segments:
-        """Which keys each query sees, by their segments, as the attention kernel reads it."""
-        segments = Segments(queries, keys, causal)
+    def _mask(self, segments: Segments) -> Bool[Array, "B T S"] | Segments:
+        """Which keys each query sees, as the attention kernel reads it."""
         kernel = KERNELS[self.config.attention_kernel]
         return segments if kernel.reads_segments else segments.pairs()
 
-    def _rotation(self, positions: Int[Array, "B T"]) -> Rotation | None:
-        """What turns queries and keys, if anything."""
+    def _own_mask(
+        self, queries: Int[Array, "B T"], keys: Int[Array, "B S"]
+    ) -> Bool[Array, "B T S"] | Segments | LayerMasks:
+        """The same of self-attention, in layers of all kinds."""
+        causal, windows = self.stack == "decoder" and self.ordered, self.pattern.windows
+        window = self.config.window if True in windows else None
+        if len(windows) == 1 or KERNELS[self.config.attention_kernel].reads_segments:
+            return self._mask(Segments(queries, keys, causal, window))
+        assert window is not None  # the config is checked
+        near = near_mask(queries.shape[1], keys.shape[1], window)
+        return LayerMasks(Segments(queries, keys, causal).pairs(), near)
+
+    def _seen(
+        self, place: Place, rows: int, count: int, slots: int
+    ) -> dict[bool, Bool[Array, "#N T S"]]:
+        """Which slots so many new tokens see, in layers with a window and in those without."""
+        context = None if place.prompts is None else self.config.context_length
+
+        def seen(windowed: bool) -> Bool[Array, "#N T S"]:
+            bounds = context, self.config.window if windowed else None
+            return place.seen(rows, count, slots, min(filter(None, bounds), default=None))
+
+        return {windowed: seen(windowed) for windowed in self.pattern.windows}
+
+    def _rotations(self, positions: Int[Array, "B T"]) -> dict[Base | None, Rotation | None]:
+        """What turns queries and keys, if anything, of all kinds of layers."""
         turn, config = POSITIONS[self.config.positions].rotation, self.config
-        if turn is None or not self.ordered:
-            return None
-        base, scaling = config.rotary_base, config.rotary_scaling
-        return turn(positions, config.rotary_channels, base, scaling)
+
+        def rotation(base: Base | None) -> Rotation | None:
+            if turn is None or base is None or not self.ordered:
+                return None
+            scaling = config.rotary_scaling if base == "rotary_base" else ()
+            return turn(positions, config.rotary_channels, getattr(config, base), scaling)
+
+        return {base: rotation(base) for base in self.pattern.rotations}
 
     def _own(self, stacked: Params, number: int) -> Params:
         """The parameters of one layer, apart, matrices in the compute dtype with inputs last.

@@ -1,6 +1,8 @@
 """Attention that never holds all of its weights: JAX's splash attention, a kernel for TPUs."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,9 +28,9 @@ def splash_attention(
 ) -> Float[Array, "B T H K"]:
     """softmax(Q K^T) V among the tokens of a segment, block by block (Dao et al. 2022, 2205.14135).
 
-    Blocks that causality empties are not computed. Under a mesh each device has its own rows, heads
-    and queries, and the keys and values of its whole rows. Queries come scaled. A padded query gets
-    a finite result that differs from the plain formula's.
+    Blocks that causality or a window empties are not computed. Under a mesh each device has its own
+    rows, heads and queries, and the keys and values of its whole rows. Queries come scaled. A
+    padded query gets a finite result that differs from the plain formula's.
 
     Args:
       interpret: runs the kernel as XLA operations, slowly, on whatever device there is.
@@ -43,22 +45,24 @@ def splash_attention(
     keys, key_segments = _filled(keys, segments.keys, _BLOCKS[-1], -2)
     values, _ = _filled(values, segments.keys, _BLOCKS[-1], -2)
     own_heads, own_length = queries.shape[2] // _parts(mesh, heads), queries.shape[1] // parts
-    # Without causality each part is like the others.
-    kernel = _kernel(
-        own_heads, own_length, keys.shape[1], parts if segments.causal else 0, interpret
-    )
     arguments = [jnp.swapaxes(x, 1, 2) for x in (queries, keys, values)]
     arguments += [query_segments, key_segments]
-    attend = _attend
-    if not mesh.empty:
+
+    def attend(window: int | None, *arguments: Array) -> Array:
+        masks = _masks(segments.causal, window)
+        # Without places each part is like the others.
+        placed = masks is not kernels.FullMask
+        sizes = own_heads, own_length, keys.shape[1]
+        kernel = _kernel(masks, *sizes, parts if placed else 1, interpret)
+        if mesh.empty:
+            return _attend(kernel, *arguments)
         part = PartitionSpec
-        cut = part(None, length if segments.causal else None)
-        kernel_specs = kernel.manual_sharding_spec(NamedSharding(mesh, cut))
+        cut = part(None, length if placed else None)
         whole_rows = part(rows, heads, None, None)
-        attend = jax.shard_map(
+        sharded = jax.shard_map(
             _attend,
             in_specs=(
-                kernel_specs,
+                kernel.manual_sharding_spec(NamedSharding(mesh, cut)),
                 part(rows, heads, length, None),
                 whole_rows,
                 whole_rows,
@@ -68,7 +72,15 @@ def splash_attention(
             out_specs=part(rows, heads, length, None),
             check_vma=False,  # Pallas does not say over which axes its results differ
         )
-    return jnp.swapaxes(attend(kernel, *arguments), 1, 2)[:, : segments.queries.shape[1]]
+        return sharded(kernel, *arguments)
+
+    # A mask is part of its kernel, so that a layer chooses between two of these.
+    near, whole = (functools.partial(attend, window) for window in (segments.window, None))
+    if segments.windowed is None:
+        out = near(*arguments)
+    else:
+        out = jax.lax.cond(segments.windowed, near, whole, *arguments)
+    return jnp.swapaxes(out, 1, 2)[:, : segments.queries.shape[1]]
 
 
 def _attend(kernel, queries, keys, values, query_segments, key_segments):
@@ -94,12 +106,24 @@ def _filled(
     return jnp.pad(x, ((0, 0), (0, missing), (0, 0), (0, 0))), segments
 
 
+def _masks(causal: bool, window: int | None) -> Callable[[tuple[int, int]], kernels.Mask]:
+    """The masks by their shapes, apart from segments."""
+    if window is None:
+        return kernels.CausalMask if causal else kernels.FullMask
+    sides = window - 1, 0 if causal else window - 1
+    return functools.partial(kernels.LocalMask, window_size=sides, offset=0)
+
+
 def _kernel(
-    num_heads: int, query_length: int, key_length: int, causal_parts: int, interpret: bool
+    masks: Callable[[tuple[int, int]], kernels.Mask],
+    num_heads: int,
+    query_length: int,
+    key_length: int,
+    parts: int,
+    interpret: bool,
 ) -> Any:
-    """One device's kernel; a causal one covers all parts of a row's queries."""
-    masks = kernels.CausalMask if causal_parts else kernels.FullMask
-    mask = masks((query_length * max(causal_parts, 1), key_length))
+    """One device's kernel; its mask covers all parts of a row's queries, of which it has one."""
+    mask = masks((query_length * parts, key_length))
     block_q, block_kv = (
         next(size for size in _BLOCKS if length % size == 0)
         for length in (query_length, key_length)
@@ -118,7 +142,7 @@ def _kernel(
         kernels.MultiHeadMask([mask] * num_heads),
         block_sizes=sizes,
         head_shards=1,
-        q_seq_shards=max(causal_parts, 1),
+        q_seq_shards=parts,
         residual_checkpoint_name="heads",  # one of stack.REMAT's
         interpret=interpret,
     )

@@ -1,0 +1,140 @@
+"""Layers whose self-attentions differ: in the keys that they see, and in what turns these.
+
+What differs rides through the scan over depth as arrays; where all layers are alike there are none.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.models.layers.positions import POSITIONS, Rotation
+from transformer_jax.models.layers.settings import UNORDERED
+
+# The setting that has the base of a rotation.
+Base = Literal["rotary_base", "window_rotary_base"]
+
+
+class LayerKind(NamedTuple):
+    """One row.
+
+    windowed: whether a query sees no key at a distance of `window` or more (Beltagy et al. 2020,
+    2004.05150, section 3.1). turned: whether rotary positions turn queries and keys; where they do
+    not, nothing but the mask tells the order (Kazemnejad et al. 2023, 2305.19466).
+    """
+
+    windowed: bool = False
+    turned: bool = True
+
+
+LAYER_KINDS = {
+    "full": LayerKind(),
+    "window": LayerKind(windowed=True),
+    "unturned": LayerKind(turned=False),
+    "window_unturned": LayerKind(windowed=True, turned=False),
+}
+
+
+class Own(NamedTuple):
+    """What self-attentions differ in, arrays (L,) of a stack and () of a layer; None: in nothing.
+
+    windowed: whether a layer has the window. rotation: its number in `Pattern.rotations`.
+    """
+
+    windowed: Any
+    rotation: Any
+
+
+class Pattern(NamedTuple):
+    """The layers of a stack, from its bottom: whether each has a window, and what turns it."""
+
+    windowed: tuple[bool, ...]
+    bases: tuple[Base | None, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str], layers: int, window_base: bool) -> "Pattern":
+        """The kinds repeated over so many layers.
+
+        window_base: whether layers with a window have a base of their own.
+        """
+        kinds = [LAYER_KINDS[names[layer % len(names)]] for layer in range(layers)]
+
+        def base(kind: LayerKind) -> Base | None:
+            if not kind.turned:
+                return None
+            return "window_rotary_base" if kind.windowed and window_base else "rotary_base"
+
+        return cls(tuple(kind.windowed for kind in kinds), tuple(base(kind) for kind in kinds))
+
+    @property
+    def windows(self) -> tuple[bool, ...]:
+        """Each of `windowed` once."""
+        return tuple(dict.fromkeys(self.windowed))
+
+    @property
+    def rotations(self) -> tuple[Base | None, ...]:
+        """Each of `bases` once."""
+        return tuple(dict.fromkeys(self.bases))
+
+    def own(self) -> Own:
+        """What rides through the scan."""
+        windowed = rotation = None
+        if len(self.windows) > 1:
+            windowed = np.array(self.windowed)
+        if len(self.rotations) > 1:
+            rotation = np.array([self.rotations.index(base) for base in self.bases], np.int32)
+        return Own(windowed, rotation)
+
+
+def stacked_rotation(rotations: Sequence[Rotation | None]) -> Rotation | None:
+    """Several on a leading axis, for a layer to take its own; one as it is.
+
+    None is the angle 0, which turns a vector to the very same.
+    """
+    if len(rotations) == 1:
+        return rotations[0]
+    like = next(rotation for rotation in rotations if rotation is not None)
+    still = Rotation(jnp.ones_like(like.cos), jnp.zeros_like(like.sin))
+    filled = [still if rotation is None else rotation for rotation in rotations]
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *filled)
+
+
+def check_pattern(config: Any) -> None:
+    """Raises ValueError where the layers of a `TransformerConfig` lack what they need.
+
+    So does what has no effect with them.
+    """
+    named, positions = f"model.layer_pattern={config.layer_pattern!r}", config.positions
+    if not config.layer_pattern:
+        raise ValueError(f"{named} names no layer: expected some of {', '.join(LAYER_KINDS)}")
+    kinds = [LAYER_KINDS[name] for name in config.layer_pattern]
+    windowed = [kind for kind in kinds if kind.windowed]
+    if windowed and config.window is None:
+        raise ValueError(
+            f"{named} has layers with a window, and model.window=None: set it to the number of "
+            "tokens that a query sees, itself among them"
+        )
+    if config.window is not None and not windowed:
+        raise ValueError(
+            f"model.window={config.window} has no effect with {named}: name layers 'window' "
+            "there, or set it to None"
+        )
+    if windowed and config.architecture in UNORDERED:
+        raise ValueError(
+            f"{named} has layers with a window, and what model.architecture="
+            f"{config.architecture!r} tells stands in no order: set it to ('full',)"
+        )
+    rotary = " or ".join(repr(name) for name, row in POSITIONS.items() if row.rotation)
+    turns, base = POSITIONS[positions].rotation is not None, config.window_rotary_base
+    if not (turns or all(kind.turned for kind in kinds)):
+        raise ValueError(
+            f"{named} has layers that rotary positions do not turn, and model.positions="
+            f"{positions!r} turn none: set it to {rotary}, or the layers to 'full' or 'window'"
+        )
+    if base is not None and not (turns and any(kind.turned for kind in windowed)):
+        raise ValueError(
+            f"model.window_rotary_base={base} has no effect with {named} and model.positions="
+            f"{positions!r}: it is of layers 'window' and {rotary} positions; set it to None"
+        )
