@@ -93,7 +93,69 @@ DISTILBERT = _named("vocab_size dim hidden_dim n_heads", max_position_embeddings
 BART = {k: v for k, v in MARIAN.items() if not k.endswith("id")} | dict(
     activation_function="gelu", pad_token_id=1, eos_token_id=2, decoder_start_token_id=2
 )
-MISTRAL = LLAMA | dict(sliding_window=None)
+MISTRAL = LLAMA | dict(sliding_window=5)
+PADDED = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+QWEN = LLAMA | dict(bos_token_id=None, eos_token_id=2)
+SOME = dict(use_sliding_window=True, sliding_window=5, max_window_layers=1)
+LLAMA_3 = dict(
+    rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+    original_max_position_embeddings=8,
+)  # fmt: skip
+YARN = dict(
+    rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=8,
+    beta_fast=4.0, beta_slow=1.0,
+)  # fmt: skip
+LINEAR = dict(rope_type="linear", rope_theta=500.0, factor=3.0)
+LONGROPE = dict(
+    rope_type="longrope", rope_theta=500.0, short_factor=[1.0, 1.5, 2.0, 2.5, 3.0, 3.5],
+    long_factor=[1.0, 2.5, 3.0, 3.5, 4.0, 4.5], original_max_position_embeddings=40,
+    partial_rotary_factor=0.75,
+)  # fmt: skip
+NEOX = _named(
+    "vocab_size hidden_size intermediate_size num_attention_heads layer_norm_eps"
+    " max_position_embeddings",
+    num_hidden_layers=3,
+    rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+)
+GPT_NEO = _named(
+    "vocab_size hidden_size intermediate_size num_heads layer_norm_epsilon max_position_embeddings",
+    num_layers=3,
+    attention_types=[[["global", "local"], 1], [["local"], 1]],
+    window_size=5,
+    bos_token_id=5,
+    eos_token_id=5,
+)
+BY_KIND = dict(
+    sliding_attention={"rope_type": "default", "rope_theta": 80.0},
+    full_attention={"rope_type": "default", "rope_theta": 500.0},
+)
+GEMMA_2 = LLAMA | dict(
+    tie_word_embeddings=True, sliding_window=5, query_pre_attn_scalar=20,
+    attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+)  # fmt: skip
+GEMMA_3 = LLAMA | dict(
+    tie_word_embeddings=True, sliding_window=5, query_pre_attn_scalar=20,
+    final_logit_softcapping=None, num_hidden_layers=5, rope_parameters=BY_KIND,
+    layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+)  # fmt: skip
+GEMMA_3["layer_types"] = GEMMA_3["layer_types"][:5]
+OLMO = {k: v for k, v in LLAMA.items() if k not in ("head_dim", "rms_norm_eps")}
+OLMO |= dict(bos_token_id=None, eos_token_id=2, pad_token_id=1)
+OLMO_3 = OLMO | dict(
+    rms_norm_eps=0.01, sliding_window=5, num_hidden_layers=5,
+    rope_parameters=dict(
+        full_attention=YARN, sliding_attention={"rope_type": "default", "rope_theta": 500.0}
+    ),
+)  # fmt: skip
+MODERNBERT = _named(
+    "vocab_size hidden_size intermediate_size num_attention_heads norm_eps"
+    " max_position_embeddings",
+    num_hidden_layers=4,
+    local_attention=8,
+    rope_parameters=BY_KIND,
+    layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    pad_token_id=0, cls_token_id=1, bos_token_id=1, sep_token_id=2, eos_token_id=2,
+)  # fmt: skip
 CLASSES = {
     "gpt2": "GPT2LMHeadModel",
     "opt": "OPTForCausalLM",
@@ -111,6 +173,18 @@ CLASSES = {
     "mistral": "MistralForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "gemma": "GemmaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+    "olmo": "OlmoForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "phi": "PhiForCausalLM",
+    "gpt_neo": "GPTNeoForCausalLM",
+    "modernbert": "ModernBertForMaskedLM",
 }
 # A model's settings, and one of ours without which it would be wrong; first in its name its family.
 MODELS = {
@@ -133,8 +207,39 @@ MODELS = {
         LLAMA | {"num_key_value_heads": 4, "head_dim": None, "eos_token_id": list(range(2, 40))},
         {"model.norm_epsilon": 1e-6},
     ),
-    "mistral": (MISTRAL, {"model.rotary_base": 10_000.0}),
-    "qwen3": (LLAMA | {"bos_token_id": None, "eos_token_id": 2}, {"model.qk_norm": False}),
+    "llama, llama3": (
+        LLAMA | {"rope_parameters": LLAMA_3, "attention_bias": True, "mlp_bias": True},
+        {"model.rotary_scaling": ()},
+    ),
+    "llama, yarn": (LLAMA | {"rope_parameters": YARN}, {"model.rotary_scaling": ()}),
+    "llama, linear": (LLAMA | {"rope_parameters": LINEAR}, {"model.rotary_scaling": ()}),
+    "mistral": (MISTRAL, {"model.window": 4}),
+    "qwen2": (QWEN | SOME, {"model.layer_pattern": ("window", "full", "full")}),
+    "qwen3": (QWEN | SOME, {"model.window": 6}),
+    "smollm3": (
+        LLAMA
+        | {"num_hidden_layers": 5, "no_rope_layers": None, **PADDED, "no_rope_layer_interval": 2},
+        {"model.layer_pattern": ("full",)},
+    ),
+    "phi3": (
+        {k: v for k, v in LLAMA.items() if k != "head_dim"}
+        | dict(rope_parameters=LONGROPE, sliding_window=5, original_max_position_embeddings=40)
+        | PADDED,
+        {"model.window": 4},
+    ),
+    "gemma2": (GEMMA_2, {"model.attention_softcap": None}),
+    "gemma3": (GEMMA_3, {"model.window_rotary_base": None}),
+    "olmo": (OLMO, {"model.norm_epsilon": 1e-6}),
+    "olmo2": (OLMO | {"rms_norm_eps": 0.01}, {"model.residual": "sandwich"}),
+    "olmo3": (OLMO_3, {"model.rotary_scaling": ()}),
+    "gpt_neox": (NEOX, {"model.rotary_fraction": 1.0}),
+    "gpt_neox, sequential, no biases": (
+        NEOX | {"use_parallel_residual": False, "attention_bias": False},
+        {"model.activation": "gelu_tanh"},
+    ),
+    "phi": (NEOX | {"num_key_value_heads": 2, "pad_token_id": 0}, {"model.rotary_fraction": 1.0}),
+    "gpt_neo": (GPT_NEO, {"model.attention_score": "scaled_dot_product"}),
+    "modernbert": (MODERNBERT, {"model.window": 4}),
     "gemma": (LLAMA | dict(tie_word_embeddings=True), {"model.embedding_scale": 1.0}),
     "opt": (OPT, {"model.activation": "gelu"}),
     "roberta": (ROBERTA, {"model.norm_epsilon": 1e-12}),
@@ -146,7 +251,7 @@ MODELS = {
     "m2m_100": (BART, {"model.embedding_scale": 1.0}),
     "pegasus": (BART | {"decoder_start_token_id": 0}, {"model.activation": "relu"}),
 }
-ENCODERS = "bert", "roberta", "distilbert"
+ENCODERS = "bert", "roberta", "distilbert", "modernbert"
 
 
 @functools.cache

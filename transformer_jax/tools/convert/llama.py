@@ -40,7 +40,9 @@ def outside(config: TransformerConfig, norm: str = "model.norm") -> list[rows.Ro
     """The rows that are of no layer."""
     found = [rows.as_it_is(TABLE, "embedding/table"), *rows.norm(norm, "decoder_norm", config)]
     if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
-        found += rows.linear("lm_head", "logits/kernel", bias=config.logits_bias)
+        found += rows.linear("lm_head", "logits/kernel", bias=False)
+    if config.logits_bias:
+        found.append(rows.as_it_is("lm_head.bias", "logits_bias/bias"))
     return found
 
 
