@@ -265,6 +265,7 @@ def _model() -> Config:
     # On the draws of query, key and value. 0.5**0.5 draws them as one matrix, as fairseq does.
     model.attention_gain = 1.0
     model.qk_norm = False  # a norm over each head's query and key, before their product
+    model.qk_norm_over = "head"  # each, or all "heads" of a token at once, as in OLMo 2
     model.activation = "relu"
     model.bias = True  # of the products of attention (but for keys) and feed-forward sublayers
     # Of self-attention: of "all" four products, those of queries, keys and values ("inward"), that

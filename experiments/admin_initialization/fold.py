@@ -11,6 +11,7 @@ from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.layers.heads import HEADS
+from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
@@ -48,7 +49,7 @@ def fold(config: TransformerConfig, params: Params) -> tuple[TransformerConfig, 
       The config in which these stacks follow "post_ln", and its parameters, on the host.
 
     Raises:
-      ValueError: where no stack has an omega, or an omega is 0 somewhere.
+      ValueError: where no stack has an omega, an omega is 0 somewhere, or norms have no scale.
     """
     with_omega: list[Stack] = [s for s in stacks(config) if scheme(config, s).trained_skip]
     if not with_omega:
@@ -56,6 +57,8 @@ def fold(config: TransformerConfig, params: Params) -> tuple[TransformerConfig, 
         raise ValueError(
             f"{' and '.join(names)}: nothing to fold, only admin and admin_constant have an omega"
         )
+    if not NORMS[config.norm].scale:
+        raise ValueError(f"model.norm={config.norm!r} has no scale, which an omega could enter")
     params = jax.tree.map(np.asarray, params)
     if not config.embedding_norm:
         config, params = _untied(config, params)

@@ -35,7 +35,9 @@ OF_ATTENTION = (
     | dict(rotary_fraction=0.5, rotary_scaling=("linear", "factor=3")),
     dict(positions="distance"),
     dict(positions="relative", num_kv_heads=1, layer_pattern=("window", "full"), window=3),
-    dict(positions="learned", qk_norm=True, layer_pattern=("window",), window=2),
+    dict(
+        positions="learned", qk_norm=True, qk_norm_over="heads", layer_pattern=("window",), window=2
+    ),
     dict(positions="rotary", layer_pattern=("window", "unturned", "full"), window=3)
     | dict(window_rotary_base=50.0, num_decoder_layers=4),
 )

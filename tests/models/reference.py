@@ -197,7 +197,7 @@ def _stack(
             x = SUBLAYERS[residual](at, x, f)
     of_set = stack == "decoder" and config.architecture == "encoder_set"
     if residual in FINAL_NORM or (of_set and residual != "residual_dual"):
-        x = _normalise(params[f"{stack}_norm"], x, config)
+        x = _normalise(params.get(f"{stack}_norm", {}), x, config)
     elif residual == "residual_dual":
         x = x + _normalise(params[f"{stack}_norm"], bottom + sum(added), config)
     return np.split(x, ends)
@@ -224,7 +224,7 @@ class Sublayer:
         return getattr(self.config, f"num_{self.stack}_layers")
 
     def norm(self, name: str, x: np.ndarray) -> np.ndarray:
-        return _normalise(self.weights[name], x, self.config)
+        return _normalise(self.weights.get(name, {}), x, self.config)
 
 
 def post_ln(at: Sublayer, x, f):
@@ -403,10 +403,10 @@ def _places(params, side, length, config):
 def _normalise(weights: dict, x: np.ndarray, config) -> np.ndarray:
     rows = []
     for row in x:
-        if config.norm == "layer_norm":
+        if config.norm != "rms_norm":
             row = row - np.mean(row)
-        rows.append(row / math.sqrt(np.mean(row**2) + config.norm_epsilon) * weights["scale"])
-    return np.stack(rows) + weights.get("bias", 0.0)
+        rows.append(row / math.sqrt(np.mean(row**2) + config.norm_epsilon))
+    return np.stack(rows) * weights.get("scale", 1.0) + weights.get("bias", 0.0)
 
 
 def turn(x: np.ndarray, config, own_base: float | None = None) -> np.ndarray:
@@ -482,17 +482,23 @@ def _attention(
     """
     num_heads, head_dim = weights["query"].shape[1:]
     heads, zeros = np.zeros((len(queries), num_heads, head_dim)), np.zeros(num_heads)
+
+    def inward(x, name):
+        bias = weights.get(f"{name}_bias", zeros)
+        x = np.stack([x @ weights[name][:, h] + bias[h] for h in range(num_heads)], axis=1)
+        if name == "value" or not config.qk_norm:
+            return x
+        shape = (len(x), -1) if config.qk_norm_over == "heads" else (-1, head_dim)
+        norm = weights.get(f"{name}_norm", {})
+        return _normalise(norm, x.reshape(shape), config).reshape(x.shape)
+
+    all_queries, all_keys = inward(queries + offsets[0], "query"), inward(keys + offsets[1], "key")
+    values = inward(keys, "value")
     for head in range(num_heads):
-        bias = {n: weights.get(f"{n}_bias", zeros)[head] for n in ("query", "key", "value")}
-        q = (queries + offsets[0]) @ weights["query"][:, head] + bias["query"]
-        k = (keys + offsets[1]) @ weights["key"][:, head] + bias["key"]
-        if config.qk_norm:
-            q = _normalise(weights["query_norm"], q, config)
-            k = _normalise(weights["key_norm"], k, config)
+        q, k, v = all_queries[:, head], all_keys[:, head], values[:, head]
         if kind in ("full", "window") and config.positions == "rotary":
             own = config.window_rotary_base if kind == "window" else None
             q, k = (turn(x, config, own) for x in (q, k))
-        v = keys @ weights["value"][:, head] + bias["value"]
         for t in range(len(queries)):
             end = t + 1 if causal else len(keys)
             if config.attention_score == "additive":
@@ -531,15 +537,28 @@ def _gelu(x):
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
+def _sigmoid(x):
+    return (1 + np.tanh(x / 2)) / 2
+
+
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0.0),
+    "gelu": _gelu,
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))),
+    "quick_gelu": lambda x: x * _sigmoid(1.702 * x),
+    "relu2": lambda x: np.maximum(x, 0.0) ** 2,
+    "swish": lambda x: x * _sigmoid(x),
+}
+# Of the gate, which then multiplies x W_up.
+GATES = {"swiglu": "swish", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
+ACTIVATIONS |= {name: ACTIVATIONS[own] for name, own in GATES.items()}
+
+
 def _feed_forward(weights, x, config, inner=False):
     up = x @ weights["up"] + weights["up_bias"]
-    if config.activation == "relu":
-        hidden = np.maximum(up, 0.0)
-    elif config.activation == "gelu":
-        hidden = _gelu(up)
-    else:
-        gate = x @ weights["gate"] + weights["gate_bias"]
-        hidden = gate * (1 + np.tanh(gate / 2)) / 2 * up
+    gated = "gate" in weights
+    activated = x @ weights["gate"] + weights["gate_bias"] if gated else up
+    hidden = ACTIVATIONS[config.activation](activated) * (up if gated else 1.0)
     if inner:
         hidden = _normalise(weights["inner_norm"], hidden, config)
     return hidden @ weights["down"] + weights["down_bias"]

@@ -187,6 +187,7 @@ def _readers() -> dict[str, Mapping[Any, Collection[str]]]:
         "optimizer.name": _in("optimizer", _reads(OPTIMIZERS)),
         "model.residual": _in("model", _reads(SCHEMES)),
         "decode.method": _in("decode", METHODS),
+        "model.qk_norm": {True: ("model.qk_norm_over",), False: ()},
         "model.memory_length": {True: ("evaluate.memory_length",), False: ()},
         "model.positions": {
             name: ("model.max_length",) * row.learned

@@ -109,7 +109,7 @@ def _sublayers(config: TransformerConfig, params: Params, stack: Stack) -> _Subl
     row, at = scheme(config, stack), depth(config, stack)
 
     def post_norms(name, neutral):
-        if not row.post_norm or (name == "bias" and not NORMS[config.norm].centred):
+        if not row.post_norm or not getattr(NORMS[config.norm], name):
             return jnp.full((at.sublayers, config.d_model), neutral)
         return in_order(config, stack, params, "post_norm", name)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.models import reference, tiny
+from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 
 OTHER_CHOICES = (
     dict(attention_score="dot_product"),
@@ -18,7 +19,8 @@ OTHER_CHOICES = (
     dict(attention_score="additive", qk_norm=True, depth_exponent=0.5),
     dict(
         positions="rotary", rotary_fraction=0.5, rotary_scaling=("linear", "factor=3"),
-        attention_bias="inward", rotary_base=20.0,
+        attention_bias="inward", rotary_base=20.0, qk_norm=True, qk_norm_over="heads",
+        norm="layer_norm_unbiased",
     ),
     # 3 heads of 10 in a d_model of 16, and stacks of unequal depth.
     dict(
@@ -62,11 +64,16 @@ def cases():
         shape = next(heads) if shape == "encoder_only" else shape
         config = tiny.config(**(tiny.SHAPES[shape] | residual | SIZES | next(choices)))
         yield pytest.param(config, id="-".join([shape, *residual.values(), config.positions]))
-    for biases in ("outward", "none"):
-        yield pytest.param(tiny.config(attention_bias=biases, positions="rotary"), id=biases)
+    for biases, norm in (("outward", "layer_norm"), ("none", "layer_norm_plain")):
+        own = dict(attention_bias=biases, norm=norm, qk_norm=True, residual="pre_ln")
+        yield pytest.param(tiny.config(**own, positions="rotary"), id=norm)
     for shape, own in PATTERNS.items():
         config = tiny.config("pre_ln", **(tiny.SHAPES[shape] | SIZES | own))
         yield pytest.param(config, id="-".join(own["layer_pattern"]))
+    kinds = itertools.cycle(("decoder_only", "masked_tokens"))
+    for activation in ACTIVATIONS:
+        config = tiny.config(**tiny.SHAPES[next(kinds)], activation=activation)
+        yield pytest.param(config, id=activation, marks=pytest.mark.long)
     pooler = tiny.SHAPES["first_classes"] | dict(pooling="pooler")
     yield pytest.param(tiny.config(**pooler), id="pooler")
 

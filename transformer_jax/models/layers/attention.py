@@ -58,6 +58,10 @@ SCORES = {
 }
 
 
+# What a norm of queries and keys is over: each head, or all heads of a token. The axes' names.
+QK_NORMS = {"head": "head_dim", "heads": "heads"}
+
+
 class Biases(NamedTuple):
     """Which products have a bias: those of queries and values, of keys, and of the outputs."""
 
@@ -118,7 +122,8 @@ class Attention(nn.Module):
     Attributes:
       config: a `TransformerConfig`. Of `num_kv_heads` keys and values each serves as many adjacent
         queries (Ainslie et al. 2023, 2305.13245); with `qk_norm` each head's queries and keys are
-        normalised before they meet (Dehghani et al. 2023, 2302.05442, section 2).
+        normalised before they meet (Dehghani et al. 2023, 2302.05442, section 2), or those of all
+        heads at once (OLMo 2).
       distances: whether scores have a part by distance, and so a kernel W of their vectors.
       inner_norm: the heads' outputs are normalised before they are projected.
       product: what multiplies by kernels, `product` or, to decode, `kernel_first`.
@@ -173,8 +178,9 @@ class Attention(nn.Module):
         if self.score.module:
             self.scores = self.score.module(name="score")
         if config.qk_norm:
-            self.query_norm = norm(axis="head_dim", bias=False)
-            self.key_norm = norm(axis="head_dim", bias=False)
+            axis = QK_NORMS[config.qk_norm_over]
+            self.query_norm = norm(axis=axis, bias=False)
+            self.key_norm = norm(axis=axis, bias=False)
         if self.inner_norm:
             self.norm_of_heads = norm(axis="heads", name="inner_norm")
 
@@ -196,7 +202,7 @@ class Attention(nn.Module):
         if self.key_bias is not None:
             keys = keys + self.key_bias.astype(self.dtype)[None, None]
         if self.config.qk_norm:
-            keys = self.key_norm(keys).astype(self.dtype)
+            keys = _normed(self.key_norm, keys)
         keys = rotate(keys, rotation)
         values = self.product("BSD,DGK->BSGK", x, self.value.astype(self.dtype))
         if self.value_bias is not None:
@@ -300,7 +306,7 @@ class Attention(nn.Module):
         if self.query_bias is not None:
             queries = queries + self.query_bias.astype(dtype)[None, None]
         if self.config.qk_norm:
-            queries = self.query_norm(queries).astype(dtype)
+            queries = _normed(self.query_norm, queries)
         queries = constrain(rotate(queries, rotation), "batch", "length", "heads")
         if self.score.scaled:
             queries = queries * self.config.head_dim**-0.5
@@ -309,8 +315,7 @@ class Attention(nn.Module):
     def _outputs(self, heads: Float[Array, "B T H K"]) -> Float[Array, "B T D"]:
         dtype = self.dtype
         if self.inner_norm:
-            flat = self.norm_of_heads(heads.reshape(*heads.shape[:2], -1))
-            heads = flat.astype(dtype).reshape(heads.shape)
+            heads = _normed(self.norm_of_heads, heads)
         output = self.output.astype(dtype)
         out = self.product("BTHK,HKD->BTD", heads, output, jnp.float32)
         return out if self.output_bias is None else out + self.output_bias[None, None]
@@ -358,6 +363,13 @@ class Attention(nn.Module):
         largest = jnp.max(logits, axis=-1)
         observe(self, weights=weights, entropy=entropy, largest_logit=largest, **sizes)
         return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)
+
+
+def _normed(norm: Norm, x: Float[Array, "B T H K"]) -> Float[Array, "B T H K"]:
+    """By a norm of each head, or of all heads of a token at once, in the dtype of x."""
+    if norm.axis == "head_dim":
+        return norm(x).astype(x.dtype)
+    return norm(x.reshape(*x.shape[:2], -1)).astype(x.dtype).reshape(x.shape)
 
 
 def _sizes(

@@ -39,14 +39,19 @@ def _recomputed(function: Callable) -> Callable:
 
 
 _gelu_tanh = _recomputed(lambda x: jax.nn.gelu(x, approximate=True))
+_gelu = _recomputed(gelu)
 _silu = _recomputed(jax.nn.silu)
 
 ACTIVATIONS = {
     "relu": Activation(jax.nn.relu),  # keeps a sign, a quarter of its input
-    "gelu": Activation(_recomputed(gelu)),
+    "gelu": Activation(_gelu),
     "gelu_tanh": Activation(_gelu_tanh),  # of GPT-2
+    "quick_gelu": Activation(_recomputed(lambda x: x * jax.nn.sigmoid(1.702 * x))),  # of CLIP
+    "relu2": Activation(_recomputed(lambda x: jnp.square(jax.nn.relu(x)))),  # So et al. 2021
     "swish": Activation(_silu),  # of Marian
-    "swiglu": Activation(_silu, gated=True),  # Shazeer 2020, equation 6
+    "swiglu": Activation(_silu, gated=True),  # Shazeer 2020, equation 6, as the next two
+    "geglu": Activation(_gelu, gated=True),
+    "reglu": Activation(jax.nn.relu, gated=True),
     "geglu_tanh": Activation(_gelu_tanh, gated=True),  # of T5 1.1
 }
 

@@ -11,14 +11,21 @@ from transformer_jax.models.layers.parameter import parameter
 
 
 class NormKind(NamedTuple):
-    """centred: whether the mean is subtracted first and a bias added last."""
+    """centred: whether the mean is subtracted first.
+
+    scale, bias: whether a vector is multiplied at last, and one added.
+    """
 
     centred: bool
+    scale: bool = True
+    bias: bool = False
 
 
 NORMS = {
-    "layer_norm": NormKind(centred=True),  # Ba et al. 2016
+    "layer_norm": NormKind(centred=True, bias=True),  # Ba et al. 2016
     "rms_norm": NormKind(centred=False),  # Zhang and Sennrich 2019
+    "layer_norm_unbiased": NormKind(centred=True),  # of ModernBERT
+    "layer_norm_plain": NormKind(centred=True, scale=False),  # of OLMo (2402.00838), section 2.1
 }
 
 
@@ -45,12 +52,11 @@ class Norm(nn.Module):
             vector = parameter(self, name, init, x.shape[-1:], (self.axis,), role=role)
             return jnp.expand_dims(vector, range(x.ndim - 1))
 
-        x = x.astype(jnp.float32)
-        scale = broadcast("scale", nn.initializers.ones)
-        centred = NORMS[self.kind].centred
-        if centred:
+        x, row = x.astype(jnp.float32), NORMS[self.kind]
+        scale = broadcast("scale", nn.initializers.ones) if row.scale else None
+        if row.centred:
             # Centred first: E[x^2] - E[x]^2 cancels where the mean is large (deep Pre-LN).
             x = x - jnp.mean(x, axis=-1, keepdims=True)
         x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
-        x = x * scale
-        return x + broadcast("bias", nn.initializers.zeros) if centred and self.bias else x
+        x = x if scale is None else x * scale
+        return x + broadcast("bias", nn.initializers.zeros) if row.bias and self.bias else x

@@ -6,7 +6,7 @@ from collections.abc import Collection
 import numpy as np
 
 from transformer_jax.models.layers import rotary_scalings, settings
-from transformer_jax.models.layers.attention import ATTENTION_BIASES, SCORES
+from transformer_jax.models.layers.attention import ATTENTION_BIASES, QK_NORMS, SCORES
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 from transformer_jax.models.layers.heads import HEADS
@@ -37,6 +37,7 @@ CHOICES: dict[str, Collection[str]] = {
     "decoder_residual": SCHEMES,
     "parameterization": PARAMETERIZATIONS,
     "attention_score": SCORES,
+    "qk_norm_over": QK_NORMS,
     "attention_bias": ATTENTION_BIASES,
     "layer_pattern": LAYER_KINDS,
     "activation": ACTIVATIONS,
@@ -74,6 +75,7 @@ class TransformerConfig(ModelConfig):
     attention_score: str
     attention_gain: float
     qk_norm: bool
+    qk_norm_over: str
     activation: str
     norm: str
     norm_epsilon: float

@@ -78,10 +78,10 @@ def linear(
 
 
 def norm(theirs: str, ours: str, config: TransformerConfig, stack: str | None = None) -> list[Row]:
-    """Scale and bias of a norm."""
-    rows = [as_it_is(f"{theirs}.weight", f"{ours}/scale", stack)]
-    bias = NORMS[config.norm].centred
-    return rows + [as_it_is(f"{theirs}.bias", f"{ours}/bias", stack)] * bias
+    """Scale and bias of a norm, where it has them."""
+    row = NORMS[config.norm]
+    rows = [as_it_is(f"{theirs}.weight", f"{ours}/scale", stack)] * row.scale
+    return rows + [as_it_is(f"{theirs}.bias", f"{ours}/bias", stack)] * row.bias
 
 
 def attention(theirs: Sequence[str], ours: str, config: TransformerConfig, stack: str) -> list[Row]:
