@@ -230,7 +230,7 @@ MODELS = {
     "gemma2": (GEMMA_2, {"model.attention_softcap": None}),
     "gemma3": (GEMMA_3, {"model.window_rotary_base": None}),
     "olmo": (OLMO, {"model.norm_epsilon": 1e-6}),
-    "olmo2": (OLMO | {"rms_norm_eps": 0.01}, {"model.residual": "sandwich"}),
+    "olmo2": (OLMO | {"rms_norm_eps": 0.01}, {"model.norm_epsilon": 1e-6}),
     "olmo3": (OLMO_3, {"model.rotary_scaling": ()}),
     "gpt_neox": (NEOX, {"model.rotary_fraction": 1.0}),
     "gpt_neox, sequential, no biases": (

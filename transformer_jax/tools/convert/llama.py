@@ -126,9 +126,12 @@ def _write_biases(ours: Values) -> Values:
 def _one_window(theirs: Settings, ours: Values) -> Values:
     """Rotation, and one window in all layers, if any."""
     theirs.refuse("layer_types", None)
-    window = theirs.given("sliding_window", 4096 if theirs.kind == "mistral" else None)
+    mistral = theirs.kind == "mistral"
+    window = theirs.given("sliding_window", 4096 if mistral else None)
     pattern = ("full",) if window is None else ("window",)
-    return {"layer_pattern": pattern, "window": window, **rotary.read(theirs)}
+    # What Phi-3 calls yarn is longrope.
+    rotation = rotary.read(theirs, names={} if mistral else {"yarn": "longrope"})
+    return {"layer_pattern": pattern, "window": window, **rotation}
 
 
 def _write_one_window(ours: Values) -> Values:
@@ -139,7 +142,8 @@ def _some_windows(theirs: Settings, ours: Values) -> Values:
     """Rotation, and windows from layer `max_window_layers` on, where they are switched on."""
     first, layers = theirs.get("max_window_layers", 28), ours["num_layers"]
     on = theirs.get("use_sliding_window", False)
-    window = theirs.get("sliding_window", 4096) if on else None
+    window = theirs.get("sliding_window", 4096)
+    window = window if on else None
     kinds = [
         "window" if layer >= first and window is not None else "full" for layer in range(layers)
     ]
@@ -266,10 +270,7 @@ PHI3 = family(
     theirs={"hidden_act": "silu"},
     epsilon=1e-5,
     rows=_fused_rows,
-    read=lambda theirs, ours: {
-        **_one_window(theirs, ours),
-        **rotary.read(theirs, names={"yarn": "longrope"}),
-    },
+    read=_one_window,
     write=_write_one_window,
     idle=("embd_pdrop", "resid_pdrop"),
 )

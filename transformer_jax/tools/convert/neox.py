@@ -77,7 +77,7 @@ def _read(theirs: Settings, ours: Values) -> Values:
         theirs.get("rope_theta")  # which is ignored there
         theta = theirs.get("rotary_emb_base", 10_000.0)
         found = {"rotary_base": theta, "rotary_fraction": theirs.get("rotary_pct", 0.25)}
-    return {"rotary_fraction": 1.0, **found}
+    return {"rotary_fraction": 1.0, "rotary_scaling": (), **found}
 
 
 def _write(ours: Values) -> Values:
