@@ -18,7 +18,7 @@ Usage: launch.sh [COMMAND] [--device=cpu|cuda|tpu] [FLAGS]
   generate       --workdir=DIR [--input=FILE] [--output=FILE]: from each line
   embed          --workdir=DIR [--input=FILE] [--output=FILE]: each line as a vector
   look           --workdir=DIR --input=FILE --output=FILE.html: where the model looks, as a page
-  import         --checkpoint=FOLDER --workdir=DIR: a model of Hugging Face (GPT-2, BERT, T5, Marian, Llama)
+  import         --checkpoint=FOLDER --workdir=DIR: a model of Hugging Face, of thirty families
   export         --workdir=DIR --output=FOLDER [--checkpoint=...]: such a folder of one of ours
   inspect        --config=FILE: the resolved config and the model's parameters; trains nothing
   check_parameterization --config=FILE: do activations keep their size as the model grows?

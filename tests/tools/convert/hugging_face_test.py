@@ -161,6 +161,8 @@ CLASSES = {
     "opt": "OPTForCausalLM",
     "bert": "BertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
+    "xlm-roberta": "XLMRobertaForMaskedLM",
+    "camembert": "CamembertForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
     "t5": "T5ForConditionalGeneration",
     "mt5": "MT5ForConditionalGeneration",

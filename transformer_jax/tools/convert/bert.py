@@ -1,5 +1,6 @@
 """BERT (Devlin et al. 2019) and what has its equations: masked tokens, classes or tags of texts."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -222,7 +223,7 @@ BERT = _family(
     unread=("bert.pooler.*", "cls.seq_relationship.*", "qa_outputs.*", "classifier.*"),
     idle=("directionality", "pooler_*", "type_vocab_size"),
 )
-# Liu et al. 2019; XLM-RoBERTa and CamemBERT are of its tensors, too.
+# Liu et al. 2019
 ROBERTA = _family(
     "roberta",
     "Roberta",
@@ -241,6 +242,17 @@ ROBERTA = _family(
     unread=("roberta.pooler.*", "qa_outputs.*", "classifier.*"),
     idle=("type_vocab_size",),
 )
+
+
+def _like_roberta(name: str, kind: str) -> Family:
+    heads = {
+        head: (own.replace("Roberta", kind), task) for head, (own, task) in ROBERTA.heads.items()
+    }
+    return dataclasses.replace(ROBERTA, name=name, heads=heads)
+
+
+XLM_ROBERTA = _like_roberta("xlm-roberta", "XLMRoberta")  # Conneau et al. 2020
+CAMEMBERT = _like_roberta("camembert", "Camembert")  # Martin et al. 2020
 # Sanh et al. 2019. Its classifiers have a ReLU behind the first matrix, which ours have not.
 DISTILBERT = _family(
     "distilbert",

@@ -204,6 +204,8 @@ def _read(
             "take the checkpoint that they were made of"
         )
     family = FAMILIES[kind]
+    if family.text_config is not None and "text_config" in values:
+        values = {**family.text_config, **values["text_config"], "model_type": family.name}
     found = tensors.named(found, family)
     theirs = Settings(values, str(path), found)
     settings = family.settings(theirs)

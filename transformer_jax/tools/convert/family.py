@@ -134,6 +134,8 @@ class Family:
       labels: of `Settings.labels`.
       prefix: of the names of the bare model within one with a head; where no name has it, the
         checkpoint is a bare model.
+      text_config: what a config.json means that has all in an object of that name, and leaves these
+        out; None: there is no such object.
       idle: patterns of keys of config.json, besides `_IDLE`, that do not change what it computes.
     """
 
@@ -157,6 +159,7 @@ class Family:
     labels: tuple[Any, ...] = ("classifier.weight",)
     prefix: str = ""
     idle: tuple[str, ...] = ()
+    text_config: Mapping[str, Any] | None = None
 
     def settings(self, theirs: "Settings") -> Values:
         """Our settings of their config.json, by dotted key.

@@ -125,6 +125,15 @@ GEMMA2 = llama.family(
     views=_scores,
     idle=("cache_implementation", "hidden_act"),
 )
+# Of files that see images, too, the part that reads texts.
+_WRAPPED = dict(
+    vocab_size=262_208,
+    hidden_size=2304,
+    intermediate_size=9216,
+    num_hidden_layers=26,
+    num_attention_heads=8,
+    max_position_embeddings=131_072,
+)
 GEMMA3 = llama.family(
     "gemma3_text",
     "Gemma3",
@@ -138,5 +147,10 @@ GEMMA3 = llama.family(
     read=_read_3,
     write=lambda ours: {**_write(ours), **rotary.written_by_kind(ours, "rope_local_base_freq")},
     views=_scores,
+    text_config=_WRAPPED,
+    unread=("*vision_tower.*", "*multi_modal_projector.*"),
+    renamed=lambda name: name.replace("language_model.model.", "model.").replace(
+        "model.language_model.", "model."
+    ),
     idle=("cache_implementation", "hidden_act"),
 )
