@@ -57,7 +57,7 @@ def import_(
         raise ValueError(f"--workdir={workdir} is not a folder: choose another")
     hosts.first(lambda: _check_new(workdir))
     chosen = dict(change.split("=", 1) for change in changes)
-    family, settings, labels, found = _read(folder, chosen)
+    family, settings, labels, found, told = _read(folder, chosen)
     config = load(default.__file__, settings)
     effects.check(config, changes)
     pictures = "data.image_size" in settings
@@ -75,8 +75,8 @@ def import_(
     with scratch, built(config, Path(scratch.name)) as run:
         with progress.phase("Reading the tensors"):
             abstract = run.abstract_state().params
-            params, told = tensors.read(found, family, run.model.config, abstract)
-        told += sentences.left_out(folder)
+            params, of_tensors = tensors.read(found, family, run.model.config, abstract)
+        told += of_tensors + sentences.left_out(folder)
         lock(workdir)
         if tokenizer is not None and hosts.is_first():
             tokenizer.save(workdir / TOKENIZER)
@@ -138,6 +138,8 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         # Of several that fit, that of the checkpoint which the run came from.
         family = min(families, key=lambda f: (len(f.unfit(ours)), f.name != origin))
         length = max(longest[side] for side in run.task.recipe.sides)
+        if not run.data.settings.images:
+            length = max(length, special_tokens.longest(run.data.tokenizer))
         if POSITIONS[ours.positions].vectors:  # of which they have as many as decoding makes
             length = max(length, longest["source"] + run.decode.extra_length)
         settings = {"model_type": family.name, **family.config(ours, length)}
@@ -189,8 +191,11 @@ def _counterparts(config: Config) -> list[Family]:
 
 def _read(
     folder: Path, chosen: Mapping[str, str]
-) -> tuple[Family, dict[str, Any], tuple[str, ...], dict[str, safetensors.Tensor]]:
-    """The family of a checkpoint, our settings, labels and tensors. chosen: of the settings."""
+) -> tuple[Family, dict[str, Any], tuple[str, ...], dict[str, safetensors.Tensor], list[str]]:
+    """The family of a checkpoint, our settings, labels, tensors, and what is to say of it.
+
+    chosen: of the settings.
+    """
     found = safetensors.find(folder)
     path = folder / "config.json"
     if not path.is_file():
@@ -219,10 +224,10 @@ def _read(
     if TASKS[settings["task.name"]].recipe.labels:
         if chosen:
             raise ValueError(f"{folder} has a head: leave out {', '.join(chosen)}")
-        return family, settings, theirs.labels(*family.labels), found
+        return family, settings, theirs.labels(*family.labels), found, theirs.told
     if "model.pooling" in settings:
         settings |= chosen or sentences.settings(folder, settings["data.max_source_length"])
-    return family, settings, (), found
+    return family, settings, (), found, theirs.told
 
 
 @contextlib.contextmanager

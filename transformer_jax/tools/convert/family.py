@@ -47,6 +47,7 @@ ACTIVATIONS = {
 # Settings by dotted key or by name, theirs or ours.
 Values = dict[str, Any]
 _NEEDED = object()
+_LONGEST = 4096  # tokens of a row of an imported config
 # Which text a stack reads.
 _SIDES = {"encoder": "source", "decoder": "target"}
 
@@ -177,6 +178,12 @@ class Family:
         ours |= self.read(theirs, ours)
         if "data.image_size" not in ours:
             length = ours.pop("length", None) or ours["max_length"]
+            if length > _LONGEST:
+                theirs.told.append(
+                    f"Rows have {_LONGEST} tokens, since {length} would fit into no memory: for "
+                    "others set data.max_*_length and data.row_*_length."
+                )
+                length = _LONGEST
             sides = [_SIDES[stack] for stack in ARCHITECTURES[ours["architecture"]]]
             ours |= {f"data.{k}_{side}_length": length for k in ("max", "row") for side in sides}
         task = {"task.name": self.heads[ours.pop("head")][1]}
@@ -265,6 +272,7 @@ class Settings:
         self._name = name
         self._tensors = tensors
         self._asked: set[str] = set()
+        self.told: list[str] = []  # what import says of them
 
     def get(self, name: str, default: Any = None) -> Any:
         """A setting that may be left out. Raises ValueError where a number is none."""

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.data.prepare.tokenizer import SpecialIds, Tokenizer, load_tokenizer
+from transformer_jax.data.prepare.tokenizer import OWN_IDS, SpecialIds, Tokenizer, load_tokenizer
 from transformer_jax.runs.workdir import TOKENIZER, TOKENIZER_CONFIG
+from transformer_jax.tools.convert import sentencepiece
 from transformer_jax.tools.convert.safetensors import read_json
 
 _FILES = "config.json", "generation_config.json", TOKENIZER_CONFIG
@@ -18,6 +19,7 @@ _BY_DEFAULT = {
 # What export takes over of a tokenizer_config.json; tokenizer.json has the rest.
 _TAKEN_OVER = """model_max_length chat_template padding_side truncation_side unk_token
     clean_up_tokenization_spaces""".split()
+_NO_END = 1e9  # what stands for no end there is more
 _ORIGIN = "model_type"  # what of config.json is kept with it
 # How a model reads a text $A: its encoder, or else its decoder.
 _READ = {
@@ -51,16 +53,15 @@ _FRAMES = {
 def tokenizer(
     folder: Path, architecture: str, languages: Sequence[str | None] = (None, None)
 ) -> Tokenizer | None:
-    """The tokenizer of a folder with the ids that its files name; None: it has no tokenizer.json.
+    """The tokenizer of a folder with the ids that its files name; None: it has none.
 
     Of a decoder that has no bos, eos is that, too. languages: the codes of source and target.
 
     Raises:
         ValueError: a file is broken, or no id ends texts, or none begins decoding.
     """
-    if not (folder / TOKENIZER).is_file():
+    if (library := _load(folder)) is None:
         return None
-    library = load_tokenizer(folder / TOKENIZER)
     config, generation, names = (read(folder / name) for name in _FILES)
     names = _BY_DEFAULT.get(config.get("model_type", ""), {}) | names
     if (chat := folder / "chat_template.jinja").is_file():
@@ -140,10 +141,19 @@ def tokenizer(
     )
     if unk is None:
         names.pop("unk_token", None)
-    found = load_tokenizer(folder / TOKENIZER, special)
+    found = _load(folder, special)
+    assert found is not None  # as above
     described = {key: names[key] for key in _TAKEN_OVER if key in names}
     found.described = json.dumps({_ORIGIN: config.get("model_type"), **described})
     return found
+
+
+def _load(folder: Path, special: SpecialIds | None = None) -> Tokenizer | None:
+    """The tokenizer of a folder's tokenizer.json, or else of its files of SentencePiece."""
+    if (folder / TOKENIZER).is_file():
+        return load_tokenizer(folder / TOKENIZER, special)
+    library = sentencepiece.read(folder)
+    return library and Tokenizer(library, special or OWN_IDS)
 
 
 def _codes(
@@ -178,8 +188,16 @@ def origin(tokenizer: Tokenizer) -> str | None:
     return json.loads(tokenizer.described or "{}").get(_ORIGIN)
 
 
+def longest(tokenizer: Tokenizer) -> int:
+    """The tokens of a text at most, as the checkpoint of a tokenizer says; 0: it says nothing."""
+    most = json.loads(tokenizer.described or "{}").get("model_max_length")
+    return int(most) if isinstance(most, int | float) and most < _NO_END else 0
+
+
 def unlike(folder: Path, special: SpecialIds, architecture: str) -> list[str]:
     """How a model here reads a text unlike the tokenizer in a folder of theirs, if it does."""
+    if not (folder / TOKENIZER).is_file():  # files of SentencePiece say nothing of it
+        return []
     library = load_tokenizer(folder / TOKENIZER)
     theirs = library.frame()
     ours = [getattr(special, name) for name in _READ[architecture] if name != "$A"]
