@@ -20,7 +20,7 @@ def plain(queries, keys, values, segments):
     return jnp.einsum("BHTS,BSHK->BTHK", weights, values)
 
 
-def case(query_length, key_length, causal):
+def case(query_length, key_length, causal, window=None, windowed=None):
     """Two rows of two examples each, then padding; the second row has more of it."""
     generator = np.random.default_rng(0)
     queries, keys, values = (
@@ -32,7 +32,8 @@ def case(query_length, key_length, causal):
         place, end = np.arange(length)[None], np.array([[length - 3], [length // 2]])
         return jnp.asarray(np.where(place < end, 1 + (place >= length // 3), 0), jnp.int32)
 
-    shared = Segments(segments(query_length), segments(key_length), causal)
+    windowed = None if windowed is None else jnp.asarray(windowed)
+    shared = Segments(segments(query_length), segments(key_length), causal, window, windowed)
     return queries, keys, values, shared
 
 
@@ -57,17 +58,21 @@ def cudnn(queries, keys, values, segments):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "query_length", "key_length", "causal"),
+    ("kernel", "pairs"),
     [
-        (splash, 256, 256, True),
-        (splash, 130, 70, False),
-        (cudnn, 131, 131, True),
-        (cudnn, 130, 71, False),
+        (splash, (256, 256, True)),
+        (splash, (130, 70, False)),
+        (splash, (256, 256, True, 100)),
+        (splash, (384, 384, False, 70)),
+        *((splash, (256, 256, True, 100, windowed)) for windowed in (True, False)),
+        (cudnn, (131, 131, True)),
+        (cudnn, (130, 71, False)),
     ],
 )
-def test_equals_the_plain_formula_of_every_real_token(kernel, query_length, key_length, causal):
-    """Several blocks; or lengths that are filled up to blocks, with queries and keys apart."""
-    arguments = case(query_length, key_length, causal)
+def test_equals_the_plain_formula_of_every_real_token(kernel, pairs):
+    """Several blocks; or lengths that are filled up to blocks, with queries and keys apart; with a
+    window, or one that a number on the device asks for."""
+    arguments = case(*pairs)
     actual = loss_and_gradients(kernel, *arguments)
     expected = loss_and_gradients(plain, *arguments)
     for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
@@ -85,7 +90,9 @@ from tests.models.layers import kernels_test as s
 from transformer_jax.devices import mesh as sharding
 
 mesh = sharding.make_mesh((2, 1, 2, 2), jax.devices())
-for arguments in (s.case(256, 256, True), s.case(256, 128, False)):
+places = (256, 256, True, 100, False), (256, 256, False, 100, True), (256, 128, False)
+for pairs in places:
+    arguments = s.case(*pairs)
     expected = s.loss_and_gradients(s.plain, *arguments)
     with sharding.use(mesh):
         actual = s.loss_and_gradients(s.splash, *arguments)
