@@ -113,6 +113,15 @@ def test_positions_of_every_kind_are_shown_in_finite_numbers(kind):
         assert all(np.isfinite(array(part)).all() for part in parts)
 
 
+def test_rotations_of_layers_with_and_without_a_window_are_both_shown():
+    layers = dict(layer_pattern=("window", "full"), window=3, window_rotary_base=50.0)
+    products = [
+        f["values"] for f in figures(tiny.config(positions="rotary", **layers), {}, 12)[::2]
+    ]
+    for found, base in zip(products, (10_000.0, 50.0), strict=True):
+        np.testing.assert_allclose(array(found), turned(8, 64, base), atol=1e-3)
+
+
 def test_rotary_products_depend_on_distance_as_rotations_do():
     """A query and a key that agree, turned by their positions, multiplied pair by pair."""
     expected = [[np.cos(t * 10000.0 ** (-2 * i / 8)) for i in range(4)] for t in range(9)]

@@ -74,8 +74,7 @@ def causal_mask(queries: int, keys: int | None = None) -> Bool[Array, "T S"]:
 
 
 def near_mask(queries: int, keys: int, window: int) -> Bool[Array, "T S"]:
-    """Each query sees the keys at a distance below `window`; the last key stands beside the last
-    query.
+    """Each query sees the keys at a distance below `window`; that of the last one is the last.
 
     Tokens of a text stand side by side, so that the distance of two is that of their places.
     """

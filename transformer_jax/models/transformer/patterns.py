@@ -102,39 +102,28 @@ def stacked_rotation(rotations: Sequence[Rotation | None]) -> Rotation | None:
 
 
 def check_pattern(config: Any) -> None:
-    """Raises ValueError where the layers of a `TransformerConfig` lack what they need.
-
-    So does what has no effect with them.
-    """
-    named, positions = f"model.layer_pattern={config.layer_pattern!r}", config.positions
-    if not config.layer_pattern:
-        raise ValueError(f"{named} names no layer: expected some of {', '.join(LAYER_KINDS)}")
+    """Raises ValueError where the layers of a config lack a setting, or none of them reads it."""
     kinds = [LAYER_KINDS[name] for name in config.layer_pattern]
     windowed = [kind for kind in kinds if kind.windowed]
-    if windowed and config.window is None:
-        raise ValueError(
-            f"{named} has layers with a window, and model.window=None: set it to the number of "
-            "tokens that a query sees, itself among them"
-        )
-    if config.window is not None and not windowed:
-        raise ValueError(
-            f"model.window={config.window} has no effect with {named}: name layers 'window' "
-            "there, or set it to None"
-        )
-    if windowed and config.architecture in UNORDERED:
-        raise ValueError(
-            f"{named} has layers with a window, and what model.architecture="
-            f"{config.architecture!r} tells stands in no order: set it to ('full',)"
-        )
+    window, base, positions = config.window, config.window_rotary_base, config.positions
     rotary = " or ".join(repr(name) for name, row in POSITIONS.items() if row.rotation)
-    turns, base = POSITIONS[positions].rotation is not None, config.window_rotary_base
-    if not (turns or all(kind.turned for kind in kinds)):
-        raise ValueError(
-            f"{named} has layers that rotary positions do not turn, and model.positions="
-            f"{positions!r} turn none: set it to {rotary}, or the layers to 'full' or 'window'"
-        )
-    if base is not None and not (turns and any(kind.turned for kind in windowed)):
-        raise ValueError(
-            f"model.window_rotary_base={base} has no effect with {named} and model.positions="
-            f"{positions!r}: it is of layers 'window' and {rotary} positions; set it to None"
-        )
+    turns = POSITIONS[positions].rotation is not None
+    turned = turns and any(kind.turned for kind in windowed)
+    problems = {
+        f"names no layer: expected some of {', '.join(LAYER_KINDS)}": not kinds,
+        "has layers with a window, and model.window=None: set it to the number of tokens that a "
+        "query sees, itself among them": windowed and window is None,
+        f"has no layer with a window, so that model.window={window} has no effect: name layers "
+        "'window', or set it to None": window is not None and not windowed,
+        f"has layers with a window, and what model.architecture={config.architecture!r} tells "
+        "stands in no order: set it to ('full',)": windowed and config.architecture in UNORDERED,
+        f"has layers that positions do not turn, and model.positions={positions!r} turn none: set "
+        f"it to {rotary}, or name layers 'full' or 'window'": not turns
+        and not all(kind.turned for kind in kinds),
+        f"has no layer 'window' that positions turn, with model.positions={positions!r}, so that "
+        f"model.window_rotary_base={base} has no effect: set it to None, or the positions to "
+        f"{rotary}": base is not None and not turned,
+    }
+    for problem, holds in problems.items():
+        if holds:
+            raise ValueError(f"model.layer_pattern={config.layer_pattern!r} {problem}")

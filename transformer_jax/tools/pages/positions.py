@@ -9,7 +9,7 @@ from jaxtyping import Float
 from transformer_jax.data.read import images
 from transformer_jax.models.layers import positions
 from transformer_jax.models.layers.positions import POSITIONS
-from transformer_jax.models.transformer.config import TransformerConfig, side_of, stacks
+from transformer_jax.models.transformer.config import TransformerConfig, pattern, side_of, stacks
 from transformer_jax.tools.pages.page import numbers
 
 
@@ -91,12 +91,21 @@ def _of_places(config: TransformerConfig, params: Any) -> list[dict[str, Any]]:
 
 
 def _of_rotation(config: TransformerConfig, length: int) -> list[dict[str, Any]]:
-    cosines = turned(config.rotary_channels, length, config.rotary_base, config.rotary_scaling)
-    title = "Rotary: query and key that agree, by distance"
-    return [
-        _picture(f"{title} and pair of channels", cosines, "distance", "pair of channels"),
-        _curves(f"{title}, mean of all pairs", {"product": cosines.mean(axis=1)}, "distance"),
-    ]
+    titles = {
+        "rotary_base": "Rotary: query and key that agree, by distance",
+        "window_rotary_base": "Rotary, in layers with a window: the same",
+    }
+    used, found = {base for stack in stacks(config) for base in pattern(config, stack).bases}, []
+    for name, title in titles.items():
+        if name in used:
+            scaling = config.rotary_scaling if name == "rotary_base" else ()
+            cosines = turned(config.rotary_channels, length, getattr(config, name), scaling)
+            lines = {"product": cosines.mean(axis=1)}
+            found += [
+                _picture(f"{title} and pair of channels", cosines, "distance", "pair of channels"),
+                _curves(f"{title}, mean of all pairs", lines, "distance"),
+            ]
+    return found
 
 
 def _of_biases(config: TransformerConfig, params: Any) -> list[dict[str, Any]]:
