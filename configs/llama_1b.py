@@ -2,9 +2,9 @@
 
     ./launch.sh train --config=configs/llama_1b.py --workdir=runs/llama_1b
 
-The model of configs/llama_8b.py, smaller, with one matrix for embedding and logits. Differences
+The model of configs/llama3_8b.py, smaller, with one matrix for embedding and logits. Differences
 from Llama 3.2: the rotary angles are those of Llama 3, without the factors for texts of up to
-131,072 tokens; nothing is distilled from larger models; and those of configs/llama_8b.py. A step
+131,072 tokens; nothing is distilled from larger models; and those of configs/llama3_8b.py. A step
 has 524,288 tokens, in 4 micro-batches of 16 rows.
 
 For a TPU v5e-16. Not run yet: no time, no score. Preflight (22 November 2026, libtpu 0.0.42): a
@@ -12,12 +12,12 @@ training step needs 13.87 of 15.75 GiB per chip and takes at least 2.24 s, at 79
 decoding 16 prompts of 8,192 tokens needs 9.20 GiB.
 """
 
-from transformer_jax.configs import default, llama_8b
+from transformer_jax.configs import default, llama3_8b
 
 
 def get_config(arg: str = "") -> default.Config:
     """Returns the config; it takes no argument."""
-    config = llama_8b.get_config(arg)
+    config = llama3_8b.get_config(arg)
     config.data.batch_size = 64
 
     config.model.num_layers = 16

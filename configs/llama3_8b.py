@@ -1,6 +1,6 @@
 """Llama 3 8B (2407.21783): 8.0 billion parameters, a context of 8,192.
 
-    ./launch.sh train --config=configs/llama_8b.py --workdir=runs/llama_8b
+    ./launch.sh train --config=configs/llama3_8b.py --workdir=runs/llama3_8b
 
 As there: RMSNorm, SwiGLU, rotary positions of base 500,000, four heads share their keys and values,
 no biases. Differences: kernels are drawn as everywhere here (Xavier); the tokenizer is trained on
