@@ -58,6 +58,6 @@ def get_config(arg: str = "") -> default.Config:
     config.optimizer.weight_decay = 0.01
     config.optimizer.clip_norm = 1.0
     config.train.steps = 143_000
-    config.train.accumulation_steps = 4
+    config.train.accumulation_steps = 8
     config.decode.method = "sample"
     return config

@@ -352,9 +352,10 @@ def _head(params, x, config):
         return _tokens(params, "", x, config) + weights["logits_bias"]
     if config.head == "classes":
         x = np.tile(_pool(x, config), (len(x), 1))
-    if config.head == "classes" and config.pooling == "pooler":
+    layers = {"pooler": np.tanh, "relu_pooler": lambda y: np.maximum(y, 0)}
+    if config.head == "classes" and config.pooling in layers:
         weights = params["label_head"]
-        x = np.tanh(x @ weights["transform"] + weights["transform_bias"])
+        x = layers[config.pooling](x @ weights["transform"] + weights["transform_bias"])
     return x @ params["label_head"]["labels"] + params["label_head"]["labels_bias"]
 
 

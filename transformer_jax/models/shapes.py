@@ -190,7 +190,7 @@ class EncoderOnly(Architecture):
         mask = segment_mask(texts.segments, texts.segments)
         if texts.grid is not None:  # what stands before the patches is no part of an image
             mask &= texts.grid[:, None, :, 2] > 0
-        return POOLINGS[self.config.pooling](texts.x, mask, texts.positions)
+        return POOLINGS[self.config.pooling].vector(texts.x, mask, texts.positions)
 
 
 class DecoderOnly(Writer):

@@ -74,8 +74,9 @@ def cases():
     for activation in ACTIVATIONS:
         config = tiny.config(**tiny.SHAPES[next(kinds)], activation=activation)
         yield pytest.param(config, id=activation, marks=pytest.mark.long)
-    pooler = tiny.SHAPES["first_classes"] | dict(pooling="pooler")
-    yield pytest.param(tiny.config(**pooler), id="pooler")
+    for pooling in ("pooler", "relu_pooler"):
+        pooler = tiny.SHAPES["first_classes"] | dict(pooling=pooling)
+        yield pytest.param(tiny.config(**pooler), id=pooling)
 
 
 @pytest.mark.parametrize("config", list(cases()))

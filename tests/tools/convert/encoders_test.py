@@ -1,4 +1,4 @@
-"""BERT's encoders and heads, imported and exported, compute what transformers computes."""
+"""Encoders and heads of BERT's kind compute what transformers computes, in and out."""
 
 import json
 from typing import Any
@@ -36,21 +36,34 @@ SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep"
 TEXTS = ["w11 w12 w13", "w20", "w30 w31 [MASK] w33 w34"]
 
 
+DISTILBERT = dict(
+    vocab_size=59, dim=32, hidden_dim=48, n_heads=4, n_layers=2, max_position_embeddings=40,
+    dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0,
+)  # fmt: skip
+
+
 def saved(folder, name, **more):
     """A random model of this class, as `save_pretrained` writes it, with a tokenizer."""
     torch.manual_seed(0)
-    model = getattr(transformers, name)(transformers.BertConfig(**SIZES, **more)).eval()
+    kind = getattr(transformers, name)
+    sizes = DISTILBERT if name.startswith("Distil") else SIZES
+    roberta = name.startswith("Roberta")  # two rows of whose positions no token reads
+    model = kind(
+        kind.config_class(**{**sizes, "max_position_embeddings": 40 + 2 * roberta}, **more)
+    )
+    model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     model.save_pretrained(folder)
-    words = {token: number for number, token in enumerate(SPECIAL.values())}
+    order = [1, 0, 2, 3, 4] if roberta else range(5)  # which has pad behind the first
+    words = {token: order[number] for number, token in enumerate(SPECIAL.values())}
     words |= {f"w{n}": n for n in range(len(SPECIAL), 59)}
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     library.add_special_tokens([*SPECIAL.values()])
     library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     library.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", order[1]), ("[SEP]", 2)]
     )
     library.save(str(folder / "tokenizer.json"))
     kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 40}
@@ -128,13 +141,22 @@ def test_vectors_are_those_of_transformers_and_what_is_left_out_is_said(
         close([vector], [x.mean(0) if kind == "mean" else x[0]])
 
 
-def test_a_classifier_with_a_pooler_comes_and_goes(tmp_path):
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{kind}ForSequenceClassification" for kind in ("Bert", "Roberta", "DistilBert")),
+        *("RobertaForTokenClassification", "DistilBertForTokenClassification"),
+    ],
+)
+def test_a_head_with_its_labels_comes_and_goes(tmp_path, name):
     theirs, work, back = (tmp_path / folder for folder in ("theirs", "ours", "back"))
-    model = saved(theirs, "BertForSequenceClassification", id2label=LABELS)
+    model = saved(theirs, name, id2label=LABELS)
     assert commands.import_(work, str(theirs)) == 0
     labels, logits, _ = opened(work)
     assert labels == tuple(LABELS.values())
-    close([x[0] for x in logits], expected(model, theirs))  # at each token the same
+    # Of a class at each token the same
+    own = logits if "Token" in name else [x[0] for x in logits]
+    close(own, expected(model, theirs))
     assert call("--mode=export", f"--workdir={work}", f"--output={back}") == 0
     again, report = type(model).from_pretrained(back, output_loading_info=True)
     assert not any(report.values()) and again.config.id2label == LABELS
@@ -191,7 +213,7 @@ def test_an_exported_tokenizer_cuts_and_names_as_the_original_does(tmp_path):
         assert one(text, truncation=True).input_ids == other(text, truncation=True).input_ids
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", dict.fromkeys(family.name for family in FAMILIES.values()))
 def test_all_that_transformers_writes_into_config_json_is_known(tmp_path, kind):
     config = transformers.AutoConfig.for_model(kind)
     theirs = Settings(config.to_dict(), "config.json", {})

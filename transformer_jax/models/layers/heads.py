@@ -44,7 +44,7 @@ class MaskedTokenHead(nn.Module):
 class LabelHead(nn.Module):
     """Logits of the labels, C of them, at every token: x W + b after dropout.
 
-    Behind BERT's pooler, another tanh(x W + b), where classes are pooled by "pooler".
+    Behind one more layer, f(x W + b), where classes are pooled by a row that has an f.
 
     Attributes:
       kernel_init: what W is drawn from.
@@ -58,8 +58,9 @@ class LabelHead(nn.Module):
         self, x: Float[Array, "B T D"], project: Project, *, deterministic: bool
     ) -> Unprojected:
         config = self.config
-        if HEADS[config.head].pooled and config.pooling == "pooler":
-            x = jnp.tanh(_transformed(self, x))
+        activation = POOLINGS[config.pooling].activation
+        if HEADS[config.head].pooled and activation is not None:
+            x = activation(_transformed(self, x))
         x = Dropout(config.dropout_rate, name="dropout")(x, deterministic=deterministic)
         size = x.shape[-1], config.num_labels
         kernel, bias = weights(
@@ -160,7 +161,22 @@ def _first(x, mask, positions):
     return jnp.take_along_axis(x, first[..., None], axis=1)
 
 
-# What stands for a whole text, at each of its tokens: the mean over its tokens, or the first one,
-# which "pooler" lets a classifier see through one more layer. Of an image: over its patches alone.
-# (vectors (B, T, D), True for pairs of tokens of one text, positions (B, T)) -> (B, T, D)
-POOLINGS = {"mean": _mean, "first": _first, "pooler": _first}
+class Pooling(NamedTuple):
+    """What stands for a whole text, at each of its tokens. Of an image: over its patches alone.
+
+    Attributes:
+      vector: (vectors (B, T, D), True for pairs of tokens of one text, positions (B, T)) ->
+        (B, T, D).
+      activation: of one more layer, through which a classifier sees it; None: there is none.
+    """
+
+    vector: Callable[..., Float[Array, "B T D"]]
+    activation: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]] | None = None
+
+
+POOLINGS = {
+    "mean": Pooling(_mean),
+    "first": Pooling(_first),
+    "pooler": Pooling(_first, jnp.tanh),  # of BERT
+    "relu_pooler": Pooling(_first, jax.nn.relu),  # of DistilBERT
+}

@@ -21,17 +21,18 @@ class _Names(NamedTuple):
     """What the parts are called.
 
     stem: the bare model. layer: of each layer, for `rows.layers`. head: transform, norm and bias of
-    the masked tokens' head. pooler, labels: the two matrices of a classifier, "" where it is none
-    of ours. tags: that of a tagger. types: whether there is a table of token types. offset: rows of
-    the table of positions that no token reads.
+    the masked tokens' head. pooler, labels: the two matrices of a classifier, of this `pooling`.
+    tags: that of a tagger. types: whether there is a table of token types. offset: rows of the
+    table of positions that no token reads.
     """
 
     stem: str
     layers: str
     layer: dict[str, str | list[str]]
     head: tuple[str, str, str]
-    pooler: str = ""
-    labels: str = ""
+    pooler: str
+    labels: str
+    pooling: str = "pooler"
     tags: str = "classifier"
     types: bool = True
     offset: int = 0
@@ -76,6 +77,9 @@ _DISTILBERT = _Names(
         "feed_forward_residual/post_norm": "output_layer_norm",
     },
     ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    pooler="pre_classifier",
+    labels="classifier",
+    pooling="relu_pooler",
     types=False,
 )
 
@@ -84,6 +88,8 @@ def _pooling(names: _Names, theirs: Settings, ours: Values) -> Values:
     """Whether the pooler of a classifier is more than what this file writes in place of none."""
     if ours["head"] != "classes":
         return {"pooling": "first"}
+    if names.pooling != "pooler":  # for what else does another one stand in
+        return {"pooling": names.pooling}
     kernel, bias = (theirs.tensor(f"{names.pooler}.{name}") for name in ("weight", "bias"))
     if kernel is not None and bias is not None and not np.any(bias):
         if np.array_equal(kernel, _SMALL * np.eye(len(kernel))):
@@ -129,7 +135,7 @@ def _head(names: _Names, config: TransformerConfig) -> list[rows.Row]:
     if config.head == "tags":
         return rows.linear(names.tags, "label_head/labels")
     labels = rows.linear(names.labels, "label_head/labels")
-    if config.pooling == "pooler":
+    if config.pooling == names.pooling:
         return labels + rows.linear(names.pooler, "label_head/transform")
     pooler = _SMALL * np.eye(config.d_model, dtype=np.float32), np.zeros(config.d_model, np.float32)
     kernel = rows.Row(
@@ -253,12 +259,12 @@ def _like_roberta(name: str, kind: str) -> Family:
 
 XLM_ROBERTA = _like_roberta("xlm-roberta", "XLMRoberta")  # Conneau et al. 2020
 CAMEMBERT = _like_roberta("camembert", "Camembert")  # Martin et al. 2020
-# Sanh et al. 2019. Its classifiers have a ReLU behind the first matrix, which ours have not.
+# Sanh et al. 2019
 DISTILBERT = _family(
     "distilbert",
     "DistilBert",
     _DISTILBERT,
-    {head: kind for head, kind in _HEADS.items() if head != "classes"},
+    _HEADS,
     sizes=(
         Setting("max_position_embeddings", "max_length"),
         Setting("dim", "d_model"),
@@ -270,8 +276,11 @@ DISTILBERT = _family(
     ),
     theirs={"activation": "gelu"},
     head="vocab_projector",
-    read=lambda theirs, ours: {"pooling": "first", "norm_epsilon": 1e-12},
-    also=lambda ours: {"norm_epsilon": (1e-12,)},
+    read=lambda theirs, ours: {"norm_epsilon": 1e-12, **_pooling(_DISTILBERT, theirs, ours)},
+    also=lambda ours: {
+        "norm_epsilon": (1e-12,),
+        "pooling": ("relu_pooler" if ours["head"] == "classes" else "first",),
+    },
     unread=("pre_classifier.*", "classifier.*", "qa_outputs.*"),
     idle=("*_dropout", "sinusoidal_pos_embds"),
 )

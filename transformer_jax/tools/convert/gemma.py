@@ -47,6 +47,7 @@ def _windows(
     theirs: Settings, ours: Values, pattern: Sequence[str], caps: Sequence[float | None]
 ) -> Values:
     _tanh(theirs, "hidden_act", "hidden_activation")
+    theirs.get("query_pre_attn_scalar")  # see `_scores`
     found = rotary.read_pattern(theirs, ours, pattern)
     window = theirs.get("sliding_window", 4096)
     found["window"] = window if "window" in found["layer_pattern"] else None
