@@ -188,7 +188,7 @@ CLASSES = {
     "gpt_neo": "GPTNeoForCausalLM",
     "modernbert": "ModernBertForMaskedLM",
 }
-# A model's settings, and one of ours without which it would be wrong; first in its name its family.
+# A model's settings, and some of ours with which it would be wrong; first in its name its family.
 MODELS = {
     "gpt2": (GPT2, {"model.activation": "gelu"}),
     "bert": (BERT, {"model.norm_epsilon": 1e-5}),
@@ -215,7 +215,7 @@ MODELS = {
     ),
     "llama, yarn": (LLAMA | {"rope_parameters": YARN}, {"model.rotary_scaling": ()}),
     "llama, linear": (LLAMA | {"rope_parameters": LINEAR}, {"model.rotary_scaling": ()}),
-    "mistral": (MISTRAL, {"model.window": 4}),
+    "mistral": (MISTRAL, {"model.window": 4}, {"model.window": 6}),
     "qwen2": (QWEN | SOME, {"model.layer_pattern": ("window", "full", "full")}),
     "qwen3": (QWEN | SOME, {"model.window": 6}),
     "smollm3": (
@@ -229,19 +229,44 @@ MODELS = {
         | PADDED,
         {"model.window": 4},
     ),
-    "gemma2": (GEMMA_2, {"model.attention_softcap": None}),
-    "gemma3": (GEMMA_3, {"model.window_rotary_base": None}),
+    "gemma2": (
+        GEMMA_2,
+        {"model.attention_softcap": None},
+        {"model.logits_softcap": None},
+        {"model.layer_pattern": ("full", "window")},
+        {"model.activation": "geglu"},
+    ),
+    "gemma3": (
+        GEMMA_3,
+        {"model.window_rotary_base": None},
+        {"model.rotary_base": 80.0, "model.window_rotary_base": 500.0},
+    ),
     "olmo": (OLMO, {"model.norm_epsilon": 1e-6}),
     "olmo2": (OLMO | {"rms_norm_eps": 0.01}, {"model.norm_epsilon": 1e-6}),
-    "olmo3": (OLMO_3, {"model.rotary_scaling": ()}),
-    "gpt_neox": (NEOX, {"model.rotary_fraction": 1.0}),
+    "olmo3": (
+        OLMO_3,
+        {"model.rotary_scaling": ()},
+        {"model.layer_pattern": ("full", "window", "window", "window")},
+    ),
+    "gpt_neox": (
+        NEOX,
+        {"model.rotary_fraction": 1.0},
+        {"model.activation": "gelu_tanh"},
+        {"model.residual": "pre_ln"},
+    ),
     "gpt_neox, sequential, no biases": (
         NEOX | {"use_parallel_residual": False, "attention_bias": False},
         {"model.activation": "gelu_tanh"},
     ),
     "phi": (NEOX | {"num_key_value_heads": 2, "pad_token_id": 0}, {"model.rotary_fraction": 1.0}),
     "gpt_neo": (GPT_NEO, {"model.attention_score": "scaled_dot_product"}),
-    "modernbert": (MODERNBERT, {"model.window": 4}),
+    "modernbert": (
+        MODERNBERT,
+        {"model.window": 4},
+        {"model.window": 6},
+        {"model.residual": "pre_ln"},
+        {"model.activation": "geglu_tanh"},
+    ),
     "gemma": (LLAMA | dict(tie_word_embeddings=True), {"model.embedding_scale": 1.0}),
     "opt": (OPT, {"model.activation": "gelu"}),
     "roberta": (ROBERTA, {"model.norm_epsilon": 1e-12}),
@@ -379,9 +404,10 @@ def test_logits_are_those_of_transformers_and_not_by_chance(imported, name):
     real = batch[f"{side}_segment_ids"] > 0
     largest = np.abs(theirs[real]).max()
     assert np.abs(_ours(one.run, one.params, batch) - theirs)[real].max() <= 1e-5 * largest
-    with built(one.config(MODELS[name][1]), one.workdir) as other:
-        wrong = _ours(other, one.params, batch)
-    assert np.abs(wrong - theirs)[real].max() > 1e-4 * largest
+    for changes in MODELS[name][1:]:
+        with built(one.config(changes), one.workdir) as other:
+            wrong = _ours(other, one.params, batch)
+        assert np.abs(wrong - theirs)[real].max() > 1e-4 * largest, changes
 
 
 @pytest.mark.parametrize("name", MODELS)
