@@ -264,6 +264,8 @@ def _model() -> Config:
     model.attention_score = "scaled_dot_product"
     # On the draws of query, key and value. 0.5**0.5 draws them as one matrix, as fairseq does.
     model.attention_gain = 1.0
+    # c of c tanh(score / c), which bounds scores of attention before the softmax (None: no bound).
+    model.attention_softcap = config_dict.placeholder(float)
     model.qk_norm = False  # a norm over each head's query and key, before their product
     model.qk_norm_over = "head"  # each, or all "heads" of a token at once, as in OLMo 2
     model.activation = "relu"
@@ -320,6 +322,7 @@ def _model() -> Config:
     model.tied_embeddings = "all"
     model.embedding_scale = config_dict.placeholder(float)  # on looked up rows; None: sqrt(d_model)
     model.logits_bias = False  # a number for each token, added to its logits
+    model.logits_softcap = config_dict.placeholder(float)  # of the logits of tokens, likewise
     # Of recurrent models: all parameters are drawn uniformly from -init_scale to init_scale (None:
     # each by its kind).
     model.init_scale = config_dict.placeholder(float)

@@ -98,6 +98,18 @@ def test_attention_is_measured_at_every_real_query():
             np.testing.assert_allclose(found, values, rtol=1e-4, err_msg=name)
 
 
+def test_the_largest_logit_is_shown_as_it_is_before_it_is_capped():
+    """In the first layer, whose queries and keys no cap has changed; capped it is at most 0.1."""
+    config = dataclasses.replace(PRE_LN, attention_softcap=0.1)
+    params, batch = tiny.random_parameters(PRE_LN), tiny.packed_batch()
+    (_, shown), (_, plain) = (observe(make(c), params, batch) for c in (config, PRE_LN))
+    capped, largest = (x["decoder"].largest_logit["self_attention"][0] for x in (shown, plain))
+    np.testing.assert_allclose(capped, largest, rtol=1e-5)
+    assert np.max(largest) > 0.1
+    first, second = (np.asarray(seen["decoder"].outputs) for seen in (shown, plain))
+    assert not np.allclose(first, second)
+
+
 def slow_attention(config, params, observed, batch):
     """{(stack, kind): {reading: its value in each layer}}."""
     found = {}

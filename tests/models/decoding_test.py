@@ -37,7 +37,8 @@ OF_ATTENTION = (
     dict(positions="relative", num_kv_heads=1, layer_pattern=("window", "full"), window=3),
     dict(
         positions="learned", qk_norm=True, qk_norm_over="heads", layer_pattern=("window",), window=2
-    ),
+    )
+    | dict(attention_softcap=0.5, logits_softcap=2.0),
     dict(positions="rotary", layer_pattern=("window", "unturned", "full"), window=3)
     | dict(window_rotary_base=50.0, num_decoder_layers=4),
 )

@@ -52,7 +52,7 @@ def forward(
     shifted = [np.concatenate([[config.bos_id], ids[:-1]]) for ids in examples]
     x = [_embed(params, "decoder", side, ids, config) for ids in shifted]
     x = _stack("decoder", params, x, config, shortcut, True, encoded, first_seen)
-    return [_tokens(params, side, h, config) for h in x]
+    return [_capped(_tokens(params, side, h, config), config) for h in x]
 
 
 def tell(
@@ -349,7 +349,7 @@ def _head(params, x, config):
         weights = params["token_head"]
         x = _gelu(x @ weights["transform"] + weights["transform_bias"])
         x = _normalise(weights["norm"], x, config)
-        return _tokens(params, "", x, config) + weights["logits_bias"]
+        return _capped(_tokens(params, "", x, config) + weights["logits_bias"], config)
     if config.head == "classes":
         x = np.tile(_pool(x, config), (len(x), 1))
     layers = {"pooler": np.tanh, "relu_pooler": lambda y: np.maximum(y, 0)}
@@ -372,6 +372,11 @@ def _tokens(params, side, x, config):
     if config.tied_embeddings in ("none", "inputs"):
         return x @ params["logits"]["kernel"] + bias
     return x @ _table(params, side).T + bias
+
+
+def _capped(logits, config):
+    cap = config.logits_softcap
+    return cap * np.tanh(logits / cap) if cap else logits
 
 
 def sinusoid(length: int, d_model: int) -> np.ndarray:
@@ -522,6 +527,8 @@ def _attention(
             if kind and config.positions == "relative":
                 found = [bucket(s - t, bidirectional=not causal) for s in range(end)]
                 scores = scores + weights["table"][found, head]
+            if config.attention_softcap:  # before anything is masked
+                scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
             if first_seen:
                 scores[: first_seen(t)] = -np.inf
             if kind in ("window", "window_unturned"):

@@ -82,18 +82,19 @@ def sums_and_gradients(outputs):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "bias", "tolerance", "parts"),  # of rows and of length, which devices share
+    ("dtype", "bias", "softcap", "tolerance", "parts"),  # of rows and length, that devices share
     [
-        ("float32", None, 1e-5, {}),
-        ("float32", random(V), 1e-5, {}),
-        ("bfloat16", random(V), 2**-8, {}),
-        ("float32", None, 1e-5, {"batch": 2, "length": 3}),
+        ("float32", None, None, 1e-5, {}),
+        ("float32", random(V), 2.0, 1e-5, {}),
+        ("bfloat16", random(V), None, 2**-8, {}),
+        ("float32", None, None, 1e-5, {"batch": 2, "length": 3}),
     ],
 )
 def test_chunks_give_the_sums_and_gradients_of_whole_logits(
-    monkeypatch, dtype, bias, tolerance, parts
+    monkeypatch, dtype, bias, softcap, tolerance, parts
 ):
-    outputs = Unprojected(random(ROWS, LENGTH, D).astype(dtype), random(V, D, seed=4), bias)
+    x, table = random(ROWS, LENGTH, D).astype(dtype), random(V, D, seed=4)
+    outputs = Unprojected(x, table, bias, softcap)
     whole = jax.device_get(sums_and_gradients(outputs))
     monkeypatch.setattr(losses, "LARGE", 0)
     monkeypatch.setattr(losses, "shards", lambda axis, size: parts.get(axis, 1))

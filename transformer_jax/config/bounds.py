@@ -68,7 +68,10 @@ _BY_INTERVAL = {
     Interval(0, 1, "(]", " (1: all tokens)"): "decode.top_p",
     Interval(0, 2): "model.depth_exponent",
     Interval(0, 10, "(]"): "model.attention_gain",
-    Interval(0, math.inf, "(]"): "model.embedding_scale model.init_scale train.spike_threshold",
+    Interval(0, math.inf, "(]"): """
+        model.embedding_scale model.init_scale train.spike_threshold model.attention_softcap
+        model.logits_softcap
+    """,
     Interval(1, math.inf, "(]"): "model.rotary_base model.window_rotary_base",
     Interval(
         0,

@@ -238,4 +238,5 @@ def _read_by(task: Task) -> set[str]:
     keys |= set(_DECODE) if decodes else set()
     keys |= {"evaluate.samples"} if task.results else set()
     keys |= {"task.label_smoothing", "task.z_loss"} if task.metrics == METRICS else set()
-    return keys | ({"model.tied_embeddings"} if recipe.labels is None else set())
+    of_tokens = {"model.tied_embeddings", "model.logits_softcap"}
+    return keys | (of_tokens if recipe.labels is None else set())

@@ -4,6 +4,7 @@ A model is made of a config, which says what its embeddings and its head are, an
 its family offers (see `stacks`).
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -128,7 +129,7 @@ class Writer(Architecture):
         projected = _logits(self, x)
         if not self.config.logits_bias:
             return projected
-        return projected._replace(bias=self.logits_bias())
+        return dataclasses.replace(projected, bias=self.logits_bias())
 
 
 class EncoderDecoder(Writer):
@@ -306,4 +307,5 @@ def _encode(model: Any, batch: Batch, deterministic: bool) -> Vectors:
 def _logits(model: Any, x: Float[Array, "B T D"]) -> Unprojected:
     """The projection to tokens, by the table or a kernel of its own."""
     tied = TIED_EMBEDDINGS[model.config.tied_embeddings].logits
-    return model.table.project(x) if tied else model.logits(x)
+    projected = model.table.project(x) if tied else model.logits(x)
+    return dataclasses.replace(projected, softcap=model.config.logits_softcap)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from transformer_jax.devices.mesh import constrain, shards
 from transformer_jax.models.layers.embeddings import Unprojected
+from transformer_jax.models.layers.soft_cap import soft_cap
 
 # What `cross_entropy` sums up.
 METRICS = ("loss", "token_loss", "accuracy")
@@ -174,7 +175,8 @@ def _scan(
         index, order, weights = part
 
         def computed():
-            own = Unprojected(jnp.take_along_axis(x, order[..., None], axis=2), table, bias)
+            own_x = jnp.take_along_axis(x, order[..., None], axis=2)
+            own = Unprojected(own_x, table, bias, logits.softcap)
             own_targets = jnp.take_along_axis(targets, order, axis=2)
             sums, (d_x, *of_parameters) = _chunk(settings, own, own_targets, weights)
             new = (sums, of_parameters if gradient else None)
@@ -198,9 +200,8 @@ def _scan(
     d_x = jnp.moveaxis(d_x, 0, 2).reshape(*devices, -1, width)
     d_x = jnp.take_along_axis(d_x, jnp.argsort(order, axis=-1)[..., None], axis=2)
     d_table, d_bias = jax.tree.map(lambda parts: jnp.sum(parts, axis=(0, 1)), of_parameters)
-    return sums, Unprojected(
-        _by_row(d_x, rows, length), constrain(d_table, "vocab", "embed"), d_bias
-    )
+    d_table = constrain(d_table, "vocab", "embed")
+    return sums, Unprojected(_by_row(d_x, rows, length), d_table, d_bias, logits.softcap)
 
 
 def _chunk(
@@ -208,18 +209,18 @@ def _chunk(
     part: Unprojected,
     targets: Int[Array, "P S k"],
     weights: Float[Array, "P S k"],
-) -> tuple[dict[str, Float[Array, ""]], Unprojected]:
+) -> tuple[dict[str, Float[Array, ""]], tuple[Array, Array, Array | None]]:
     """The sums of a chunk, x (P, S, k, D), and the gradient of its loss on each device.
 
     The gradients of parameters are float32, that of x has its dtype.
     """
-    x, table, bias = part
+    x, table, bias = part.x, part.table, part.bias
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     logits = constrain(product("PSkD,VD->PSkV", x, table), "batch", "length", None, "vocab")
     logits = logits if bias is None else logits + bias[None, None, None]
 
     def loss(logits):
-        sums = _plain(settings, logits, targets, weights)
+        sums = _plain(settings, soft_cap(logits, part.softcap), targets, weights)
         return sums["loss"], sums
 
     d_logits, sums = jax.grad(loss, has_aux=True)(logits)
@@ -227,7 +228,7 @@ def _chunk(
     d_logits = d_logits.astype(x.dtype)
     d_x = product("PSkV,VD->PSkD", d_logits, table).astype(x.dtype)
     d_table = product("PSkV,PSkD->PSVD", d_logits, x)
-    return sums, Unprojected(constrain(d_x, "batch", "length"), d_table, d_bias)
+    return sums, (constrain(d_x, "batch", "length"), d_table, d_bias)
 
 
 def _cut(array: Shaped[Array, "P S n"], size: int) -> Shaped[Array, "chunks P S k"]:

@@ -20,7 +20,7 @@ OTHER_CHOICES = (
     dict(
         positions="rotary", rotary_fraction=0.5, rotary_scaling=("linear", "factor=3"),
         attention_bias="inward", rotary_base=20.0, qk_norm=True, qk_norm_over="heads",
-        norm="layer_norm_unbiased",
+        norm="layer_norm_unbiased", attention_softcap=0.7, logits_softcap=1.5,
     ),
     # 3 heads of 10 in a d_model of 16, and stacks of unequal depth.
     dict(

@@ -14,7 +14,7 @@ from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 
 # Every mesh of several axes, and every shape, each with a scheme of its own
-SCHEMES = {"encoder_decoder": "admin", "encoder_only": "post_ln", "decoder_only": "pre_ln"}
+SCHEMES = {"encoder_decoder": "admin", "encoder_only": "parallel", "decoder_only": "pre_ln"}
 CASES = [
     ("tensor and data", "encoder_decoder", False),
     ("fsdp, tensor and sequence", "encoder_decoder", False),
@@ -22,15 +22,20 @@ CASES = [
     ("fsdp, tensor and sequence", "encoder_only", True),
     ("data, fsdp and tensor", "decoder_only", True),
 ]
-# Biases by distance are sharded with the heads, and layers choose between masks and rotations.
-CHANGES = {
-    "decoder_only": (("positions", "relative"),),
-    "encoder_only": (
-        ("positions", "rotary"),
-        ("layer_pattern", ("unturned", "window")),
-        ("window", 4),
-    ),
+# Biases by distance, and norms over all heads, are sharded with the heads; layers choose between
+# masks and rotations.
+ATTENTION = {
+    "positions": "rotary",
+    "rotary_fraction": 0.7,
+    "attention_bias": "all",
+    "qk_norm": True,
+    "qk_norm_over": "heads",
+    "attention_softcap": 0.5,
+    "logits_softcap": 3.0,
+    "layer_pattern": ("unturned", "window"),
+    "window": 4,
 }
+CHANGES = {"decoder_only": (("positions", "relative"),), "encoder_only": (*ATTENTION.items(),)}
 STEPS = 6
 
 

@@ -18,6 +18,7 @@ from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter, times
 from transformer_jax.models.layers.positions import Distances, Rotation, rotate, skew
 from transformer_jax.models.layers.product import product
+from transformer_jax.models.layers.soft_cap import soft_cap
 from transformer_jax.models.layers.stack import keep
 
 _products = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
@@ -236,7 +237,7 @@ class Attention(nn.Module):
         weights = functools.partial(self._weights, bias=bias, deterministic=deterministic)
         keys, values = map(self._for_queries, keys_values)
         attend = KERNELS[self.config.attention_kernel].attend
-        heads = attend(queries, keys, values, mask, weights)
+        heads = attend(queries, keys, values, mask, weights, self.config.attention_softcap)
         return self._outputs(constrain(heads, "batch", "length", "heads"))
 
     def cached(
@@ -276,6 +277,7 @@ class Attention(nn.Module):
             scores = scores.reshape(scores.shape[0], self.config.num_heads, *scores.shape[3:])
         if bias is not None:
             scores = scores + bias
+        scores = soft_cap(scores, self.config.attention_softcap)
         logits = jnp.where(seen[:, None], scores, MASKED)
         # One softmax over the slots of all rows of a sentence
         by_sentence = logits.reshape(-1, hypotheses, *logits.shape[1:])
@@ -347,7 +349,10 @@ class Attention(nn.Module):
         bias: Float[Array, "1 H T S"] | Distances | None,
         deterministic: bool,
     ) -> Float[Array, "B H T S"]:
-        """The weights after dropout, in the keys' dtype; diagnostics may ask for what they are."""
+        """The weights after dropout, in the keys' dtype; diagnostics may ask for what they are.
+
+        The largest logit is shown as it is before it is capped.
+        """
         sizes = _sizes(queries, keys, mask)
         queries, bias = self._by_distance(queries, bias, keys.shape[1])
         if self.score.module:
@@ -356,11 +361,13 @@ class Attention(nn.Module):
             scores = _products("BTHK,BSHK->BHTS", queries, keys)
         if bias is not None:
             scores = scores + bias
-        logits = jnp.where(mask[:, None], scores, MASKED)
+        cap = self.config.attention_softcap
+        logits = jnp.where(mask[:, None], soft_cap(scores, cap), MASKED)
         weights = jax.nn.softmax(logits)
         # For each query; never computed unless a caller asks for it.
         entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
-        largest = jnp.max(logits, axis=-1)
+        uncapped = logits if cap is None else jnp.where(mask[:, None], scores, MASKED)
+        largest = jnp.max(uncapped, axis=-1)
         observe(self, weights=weights, entropy=entropy, largest_logit=largest, **sizes)
         return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)
 

@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.parameter import parameter, times
 from transformer_jax.models.layers.product import product
+from transformer_jax.models.layers.soft_cap import soft_cap
 
 
 class Tying(NamedTuple):
@@ -27,25 +29,29 @@ TIED_EMBEDDINGS = {
 }
 
 
-class Unprojected(NamedTuple):
+@struct.dataclass
+class Unprojected:
     """Hidden vectors and the projection that makes logits of them: x table^T + bias.
 
     A loss need not hold the logits of all places at once (`training.cross_entropy`).
 
     Attributes:
       x: in the dtype of the product; parameters are float32.
+      softcap: of the logits, at last (see `soft_cap`).
     """
 
     x: Float[Array, "B T D"]
     table: Float[Array, "V D"]
     bias: Float[Array, "V"] | None = None
+    softcap: float | None = struct.field(default=None, pytree_node=False)
 
     def logits(self, product: Callable[..., Any] = product) -> Float[Array, "B T V"]:
         """The logits of all places, float32. product: as of `Attention`."""
         table = self.table.astype(self.x.dtype)
         logits = product("BTD,VD->BTV", self.x, table, jnp.float32)
         logits = constrain(logits, "batch", "length", "vocab")
-        return logits if self.bias is None else logits + self.bias[None, None]
+        logits = logits if self.bias is None else logits + self.bias[None, None]
+        return soft_cap(logits, self.softcap)
 
 
 class TokenTable(nn.Module):

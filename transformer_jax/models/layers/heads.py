@@ -1,5 +1,6 @@
 """What stands on a stack: logits of tokens or of labels, boxes, and vectors of whole texts."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ class MaskedTokenHead(nn.Module):
         x = norm(gelu(x))
         zeros, size = nn.initializers.zeros, (config.vocab_size,)
         bias = parameter(self, "logits_bias", zeros, size, ("vocab",), role="vector")
-        return project(x)._replace(bias=bias)
+        return dataclasses.replace(project(x), bias=bias)
 
 
 class LabelHead(nn.Module):

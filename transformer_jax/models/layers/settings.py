@@ -75,6 +75,7 @@ class ModelConfig:
     tied_embeddings: str
     embedding_scale: float | None
     logits_bias: bool
+    logits_softcap: float | None
     dropout_rate: float
     embedding_dropout_rate: float
     dtype: str

@@ -74,6 +74,7 @@ class TransformerConfig(ModelConfig):
     base_depth: int | None
     attention_score: str
     attention_gain: float
+    attention_softcap: float | None
     qk_norm: bool
     qk_norm_over: str
     activation: str
@@ -190,6 +191,18 @@ class TransformerConfig(ModelConfig):
             raise ValueError(
                 f"model.positions={self.positions!r} adds to products of queries and keys, which "
                 f"model.attention_score={self.attention_score!r} has none of"
+            )
+        if self.attention_softcap is not None and (score.module or positions.bias):
+            raise ValueError(
+                f"model.attention_softcap={self.attention_softcap} is of products of queries and "
+                f"keys alone: leave it out, or change model.positions={self.positions!r} and "
+                f"model.attention_score={self.attention_score!r}"
+            )
+        if self.attention_softcap is not None and not kernel.caps:
+            fitting = " or ".join(repr(name) for name, row in KERNELS.items() if row.caps)
+            raise ValueError(
+                f"model.attention_softcap={self.attention_softcap} is not for "
+                f"model.attention_kernel={name!r}, which caps no scores: set it to {fitting}"
             )
         asked = {
             "attention_score": score.module,

@@ -19,9 +19,11 @@ class Kernel:
     """One row.
 
     Attributes:
-      attend: (queries, keys, values, mask or segments, weights) -> heads (B, T, H, K).
+      attend: (queries, keys, values, mask or segments, weights, softcap) -> heads (B, T, H, K).
         weights: (queries, keys, mask) -> attention weights (B, H, T, S), after dropout.
+        softcap: that of the scores, if any.
       plain: whether it attends by `weights`, and so by any score and with dropout.
+      caps: whether it can cap scores.
       reads_segments: whether it reads segments in place of a mask.
       platforms: the kinds of device that it runs on; None: all.
       dtypes: of the products that it takes; None: all.
@@ -30,23 +32,24 @@ class Kernel:
 
     attend: Callable[..., Any]
     plain: bool = False
+    caps: bool = True
     reads_segments: bool = False
     platforms: tuple[str, ...] | None = None
     dtypes: tuple[str, ...] | None = None
     head_dims: range | None = None
 
 
-def _products(queries, keys, values, mask, weights):
+def _products(queries, keys, values, mask, weights, softcap=None):
     """The values' mean under `weights`, which holds those of all pairs; XLA fuses what it can."""
     return keep(jnp.einsum("BHTS,BSHK->BTHK", weights(queries, keys, mask), values), "heads")
 
 
-def _splash(queries, keys, values, segments, weights):
+def _splash(queries, keys, values, segments, weights, softcap=None):
     # Only here, since importing Pallas takes long and other kernels do without it.
     from transformer_jax.models.layers.kernels import splash
 
     del weights
-    return splash.splash_attention(queries, keys, values, segments)
+    return splash.splash_attention(queries, keys, values, segments, softcap)
 
 
 def cudnn_attention(
@@ -55,6 +58,7 @@ def cudnn_attention(
     values: Float[Array, "B S H K"],
     mask: Bool[Array, "#B T S"],
     weights: Any = None,
+    softcap: None = None,
     *,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B T H K"]:
@@ -84,6 +88,7 @@ KERNELS = {
     "splash": Kernel(attend=_splash, reads_segments=True, platforms=("tpu",)),
     "cudnn": Kernel(
         attend=cudnn_attention,
+        caps=False,
         platforms=("gpu",),
         dtypes=("bfloat16",),
         head_dims=range(8, 129, 8),

@@ -23,6 +23,7 @@ def splash_attention(
     keys: Float[Array, "B S H K"],
     values: Float[Array, "B S H K"],
     segments: Segments,
+    softcap: float | None = None,
     *,
     interpret: bool = False,
 ) -> Float[Array, "B T H K"]:
@@ -33,6 +34,7 @@ def splash_attention(
     padded query gets a finite result that differs from the plain formula's.
 
     Args:
+      softcap: c of scores, which are c tanh(Q K^T / c) then.
       interpret: runs the kernel as XLA operations, slowly, on whatever device there is.
     """
     mesh = jax.sharding.get_abstract_mesh()
@@ -53,7 +55,7 @@ def splash_attention(
         # Without places each part is like the others.
         placed = masks is not kernels.FullMask
         sizes = own_heads, own_length, keys.shape[1]
-        kernel = _kernel(masks, *sizes, parts if placed else 1, interpret)
+        kernel = _kernel(masks, *sizes, parts if placed else 1, softcap, interpret)
         if mesh.empty:
             return _attend(kernel, *arguments)
         part = PartitionSpec
@@ -120,6 +122,7 @@ def _kernel(
     query_length: int,
     key_length: int,
     parts: int,
+    softcap: float | None,
     interpret: bool,
 ) -> Any:
     """One device's kernel; its mask covers all parts of a row's queries, of which it has one."""
@@ -144,5 +147,6 @@ def _kernel(
         head_shards=1,
         q_seq_shards=parts,
         residual_checkpoint_name="heads",  # one of stack.REMAT's
+        attn_logits_soft_cap=softcap,
         interpret=interpret,
     )
