@@ -440,8 +440,10 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
             one, other = (x[path].chunk(3) for x in (before, after))
             assert torch.equal(one[0], other[0]) and torch.equal(one[2], other[2])
             continue
-        if path.endswith("norm.weight"):  # 1 + w, rounded
-            assert name == "gemma"
+        if re.search("self_attn.q_(proj|norm).weight", path):  # scores divided by another root
+            assert name in ("gemma2", "gemma3")
+        elif path.endswith("norm.weight"):  # 1 + w, rounded
+            assert name.startswith("gemma")
             torch.testing.assert_close(before[path], after[path], rtol=0, atol=1e-7)
         elif path.endswith("embed_positions.weight"):  # rows that no token reads
             assert torch.equal(before[path][2:], after[path][2:])
@@ -507,6 +509,8 @@ def test_an_exported_tokenizer_gives_what_our_model_reads(tmp_path, kind, archit
     "name",
     [
         *("gpt2", "t5 1.1", "marian, scaled", "llama", "llama, each head its own keys"),
+        # Past a window, and past a pattern's period
+        *("mistral", "gemma3", "olmo3", "gpt_neo", "gpt_neox", "phi3"),
         *("opt", "qwen3", "gemma", "bart", "mbart", "m2m_100", "pegasus", "mt5, tied"),
     ],
 )

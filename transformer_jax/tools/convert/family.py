@@ -254,6 +254,7 @@ def _effective(config: TransformerConfig) -> Values:
     head, own = HEADS[config.head], stacks(config)
     if len(own) == 1:
         ours["num_layers"] = ours[f"num_{own[0]}_layers"]
+        ours["residual"] = ours[f"{own[0]}_residual"]
         logits = head.labels or TIED_EMBEDDINGS[config.tied_embeddings].logits
         ours["tied_embeddings"] = "all" if logits else "none"
     if own == ("encoder",):

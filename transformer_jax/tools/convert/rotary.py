@@ -61,6 +61,7 @@ def read_window_base(theirs: Settings, ours: Values, old: str, theta: float | No
 def _part(theirs: Settings, kind: str) -> tuple[Settings, bool]:
     """What is said of the rotation of layers of a kind, and whether it is said by kind."""
     # Releases before 5 have scaling apart, which counts where both are there.
+    theirs.get("rope_parameters")
     rope = theirs.part("rope_scaling" if theirs.get("rope_scaling") else "rope_parameters")
     nested = any(rope.get(name) is not None for name in _KINDS)
     return (rope.part(kind) if nested else rope), nested

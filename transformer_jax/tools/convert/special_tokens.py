@@ -218,7 +218,7 @@ def named(special: SpecialIds, architecture: str) -> dict[str, Any]:
         return {"pad_token_id": special.pad}
     ends = {"eos_token_id": [*special.ends] if special.other_eos else special.eos}
     if architecture == "decoder_only":
-        return {"bos_token_id": special.bos, **ends}
+        return {"bos_token_id": special.bos, "pad_token_id": special.pad, **ends}
     start = {"decoder_start_token_id": special.bos, "pad_token_id": special.pad}
     start |= {"bos_token_id": _bos(special)} if special.framed else {}
     return {"is_encoder_decoder": True, **start, **ends}
