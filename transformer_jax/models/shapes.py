@@ -5,6 +5,7 @@ its family offers (see `stacks`).
 """
 
 import dataclasses
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -116,7 +117,7 @@ class Writer(Architecture):
         x = self.table.embed(tokens[:, None])
         place = Place(slot, context.prompts, ancestors)
         x, cache = self.decoder.step(x, context.own, cache, place)
-        projected = self._next_tokens(x)._replace(table=context.table)
+        projected = dataclasses.replace(self._next_tokens(x), table=context.table)
         return projected.logits(kernel_first)[:, 0], cache
 
     def _context(self, own: Any, prompts: Prompts | None) -> Context:

@@ -72,7 +72,6 @@ def _fused(heads: tuple[int, int], bias: bool) -> list[rows.Row]:
 def _read(theirs: Settings, ours: Values) -> Values:
     if theirs.get("rope_parameters") or theirs.get("rope_scaling"):
         found = rotary.read(theirs, fraction=0.25)
-        theirs.get("rotary_pct"), theirs.get("rotary_emb_base")
     else:
         theirs.get("rope_theta")  # which is ignored there
         theta = theirs.get("rotary_emb_base", 10_000.0)
