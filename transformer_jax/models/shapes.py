@@ -5,7 +5,6 @@ its family offers (see `stacks`).
 """
 
 import dataclasses
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
