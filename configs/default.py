@@ -284,10 +284,11 @@ def _model() -> Config:
     model.rotary_scaling = ()
     model.rotary_fraction = 1.0  # the share of a head's channels that turn ("rotary" only)
     # The self-attention of each layer, repeated over the depth of a stack: "full", "window", which
-    # sees near tokens alone, "unturned" and "window_unturned", which rotary positions do not turn.
+    # sees near tokens alone, "unturned" (NoPE) and "window_unturned", which rotary positions do not
+    # turn.
     model.layer_pattern = ("full",)
-    # Of layers with a window: a query sees the keys at a distance below it, those before it and, in
-    # an encoder, those after it.
+    # Of layers with a sliding window: a query sees the keys at a distance below it, those before it
+    # and, in an encoder, those after it.
     model.window = config_dict.placeholder(int)
     # rotary_base of layers with a window; None: that of the others.
     model.window_rotary_base = config_dict.placeholder(float)
