@@ -64,8 +64,9 @@ _LANGUAGES = [
     flags.DEFINE_string(f"{side}_language", None, f"The code of the {side}, as eng_Latn (import).")
     for side in ("source", "target")
 ]
+_VERIFY = flags.DEFINE_string("verify", None, "Reference to compare with, safetensors (import).")
 _FLAGS = _CONFIG, _WORKDIR, _CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH, _EXPLAIN, _CHECK
-_FLAGS += (*_LANGUAGES,)
+_FLAGS += (*_LANGUAGES, _VERIFY)
 
 
 def main(argv: list[str], changes: list[str]) -> int:

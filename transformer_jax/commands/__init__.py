@@ -51,7 +51,7 @@ COMMANDS = {
     "replay": Command("tools.replay.command:replay", ("step",)),
     "import": Command(
         "tools.convert.commands:import_",
-        ("checkpoint", "source_language", "target_language"),
+        ("checkpoint", "source_language", "target_language", "verify"),
         makes_config=("model.pooling",),
     ),
     "export": Command("tools.convert.commands:export", ("checkpoint", "output")),

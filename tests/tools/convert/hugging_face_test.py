@@ -6,6 +6,7 @@ import functools
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from tests.docs_test import ROOT, blocks
 from transformer_jax.commands import restore
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
@@ -24,6 +26,7 @@ from transformer_jax.tools.convert import commands, special_tokens
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+files = pytest.importorskip("safetensors.torch")
 
 torch.set_num_threads(1)  # the models are too small to share
 pytestmark = pytest.mark.long
@@ -408,6 +411,30 @@ def test_logits_are_those_of_transformers_and_not_by_chance(imported, name):
         with built(one.config(changes), one.workdir) as other:
             wrong = _ours(other, one.params, batch)
         assert np.abs(wrong - theirs)[real].max() > 1e-4 * largest, changes
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "t5 1.1", "marian, scaled"])
+def test_a_reference_is_compared_block_by_block(imported, name, tmp_path, monkeypatch, capsys):
+    """As the script of docs/using.md writes it; what is changed in it is named."""
+    theirs, file = imported(name).theirs, tmp_path / "reference"
+    script = next(text for kind, text in blocks(ROOT / "docs/using.md") if kind == "python")
+    monkeypatch.setattr(sys, "argv", ["reference.py", str(theirs), str(file)])
+    exec(script, {})
+    flags = str(theirs), None, None, str(file)
+    capsys.readouterr()
+    assert commands.import_(tmp_path / "ours", *flags) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "It computes" in line)
+    assert float(re.findall(r"is (\S+) of its largest", line)[0]) < 1e-5
+    reference = files.load_file(file)
+    assert all(block in line for block in reference if "ids" not in block)
+    changed = [block for block in reference if re.search(r"states\.[12]$|logits", block)]
+    assert len(changed) in (3, 5)
+    for block in changed:
+        wrong = reference[block] * torch.linspace(1, 1.001, reference[block].shape[-1])
+        files.save_file(reference | {block: wrong}, file)
+        with pytest.raises(ValueError, match=f"{block} is the first that differs .* by .*e-04 of"):
+            commands.import_(tmp_path / "other", *flags)
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -130,6 +130,7 @@ def _family(
             Setting("scale_embedding", "embedding_scale", scaled, {True: None, False: 1.0}),
         ),
         rows=make_rows,
+        channels=marian.channels if positions == "sinusoidal" else np.arange,
         read=read,
         left=() if positions == "learned" else marian.POSITIONS,
         fixed=_tables if positions == "sinusoidal" else lambda config, length: {},

@@ -6,31 +6,31 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from transformer_jax.checkpoint.checkpoints import Origin, fault, origin
 from transformer_jax.commands import restore
 from transformer_jax.commands.opening import lock, opened, save
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
-from transformer_jax.config.load import load, to_json
-from transformer_jax.configs import default
+from transformer_jax.config.load import to_json
 from transformer_jax.configs.default import Config
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.process import hosts, progress
+from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
-from transformer_jax.tasks import TASKS, choose
+from transformer_jax.tasks import choose
 from transformer_jax.tools.convert import (
     FAMILIES,
     images,
     safetensors,
-    sentences,
+    source,
     special_tokens,
     tensors,
+    verify,
 )
-from transformer_jax.tools.convert.family import Family, Settings, matches
+from transformer_jax.tools.convert.family import Family
 
 
 def import_(
@@ -38,17 +38,19 @@ def import_(
     checkpoint: str | None,
     source_language: str | None = None,
     target_language: str | None = None,
+    reference: str | None = None,
     changes: Sequence[str] = (),
 ) -> int:
     """Reads a folder that `save_pretrained` wrote into a new work directory, as its checkpoint 0.
 
     source_language, target_language: their codes, where the family's texts have them.
+    reference: a file of what transformers computed, as of `verify.read`.
     changes: "model.pooling=VALUE", in the place of what the folder says.
 
     Raises:
       FileNotFoundError: a file is missing.
-      ValueError: a file is broken, something has no counterpart here, or the work directory is in
-        use. Nothing is written.
+      ValueError: a file is broken, something has no counterpart here, the model does not compute
+        what the reference holds, or the work directory is in use. Nothing is written.
     """
     if checkpoint is None:
         raise ValueError("import needs a --checkpoint: a folder with a config.json")
@@ -57,51 +59,46 @@ def import_(
         raise ValueError(f"--workdir={workdir} is not a folder: choose another")
     hosts.first(lambda: _check_new(workdir))
     chosen = dict(change.split("=", 1) for change in changes)
-    family, settings, labels, found, told = _read(folder, chosen)
-    config = load(default.__file__, settings)
-    effects.check(config, changes)
-    pictures = "data.image_size" in settings
-    architecture, languages = config.model.architecture, (source_language, target_language)
-    tokenizer = None if pictures else special_tokens.tokenizer(folder, architecture, languages)
-    if tokenizer is not None and tokenizer.vocab_size > config.model.vocab_size:
-        raise ValueError(
-            f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "
-            f"{config.model.vocab_size}: they are not of one checkpoint"
-        )
+    model = source.read(folder, chosen, (source_language, target_language))
+    effects.check(model.config, changes)
+    if reference is not None and model.pictures:
+        raise ValueError("--verify is for models of texts: leave it out")
+    expected = None if reference is None else verify.read(Path(reference).expanduser())
     # Where the run finds its labels. The same command finds by its name what a killed one has left.
     workdir.parent.mkdir(parents=True, exist_ok=True)
     scratch = tempfile.TemporaryDirectory(prefix=f".{workdir.name}.import", dir=workdir.parent)
-    (Path(scratch.name) / LABELS).write_text(json.dumps(labels))
-    with scratch, built(config, Path(scratch.name)) as run:
+    (Path(scratch.name) / LABELS).write_text(json.dumps(model.labels))
+    with scratch, built(model.config, Path(scratch.name)) as run:
         with progress.phase("Reading the tensors"):
             abstract = run.abstract_state().params
-            params, of_tensors = tensors.read(found, family, run.model.config, abstract)
-        told += of_tensors + sentences.left_out(folder)
-        lock(workdir)
-        if tokenizer is not None and hosts.is_first():
-            tokenizer.save(workdir / TOKENIZER)
-        if labels:
-            save(workdir / LABELS, json.dumps(labels, ensure_ascii=False, indent=1))
-        fingerprint = tokenizer.fingerprint if tokenizer else restore.NO_TOKENIZER
-        if pictures:
-            fingerprint = run.data.tokenizer_fingerprint  # of a task that needs none
-        imported = Origin(
-            config=run.as_json, data=restore.IMPORTED, tokenizer=fingerprint, labels=labels
-        )
+            params, told = tensors.read(model.tensors, model.family, run.model.config, abstract)
+        if expected is not None:
+            with progress.phase("Comparing with the reference"):
+                told.append(verify.compare(expected, model.family, run.model, params))
+        _start(workdir, model)
         with progress.phase("Saving the checkpoint"):
             checkpoints = run.checkpoints(workdir)
-            checkpoints.save(0, {"params": params}, {}, imported, {}, scheduled=True, records=0)
+            origin = _origin(run, model)
+            checkpoints.save(0, {"params": params}, {}, origin, {}, scheduled=True, records=0)
             checkpoints.wait()
-        save(workdir / CONFIG, to_json(config))  # last: with it the import is whole
-    if tokenizer is not None:
-        told += special_tokens.unlike(folder, tokenizer.special, config.model.architecture)
-    elif not pictures:
-        told.append(
-            f"{folder} has no {TOKENIZER}, so that no command can read texts or export the model: "
-            f"{restore.GIVE_TOKENIZER}"
-        )
-    print("\n".join([f"{workdir} holds the model of {folder}.", *told]))
+        save(workdir / CONFIG, to_json(model.config))  # last: with it the import is whole
+    print("\n".join([f"{workdir} holds the model of {folder}.", *told, *source.told(model)]))
     return 0
+
+
+def _start(workdir: Path, model: source.Source) -> None:
+    """Makes a work directory for a model's checkpoints, with all but them and the config."""
+    lock(workdir)
+    if model.tokenizer is not None and hosts.is_first():
+        model.tokenizer.save(workdir / TOKENIZER)
+    if model.labels:
+        save(workdir / LABELS, json.dumps(model.labels, ensure_ascii=False, indent=1))
+
+
+def _origin(run: Run, model: source.Source) -> Origin:
+    # That of images is of a task that needs no tokenizer.
+    fingerprint = run.data.tokenizer_fingerprint if model.pictures else model.fingerprint
+    return Origin(run.as_json, restore.IMPORTED, fingerprint, model.labels)
 
 
 def _check_new(workdir: Path) -> None:
@@ -138,8 +135,6 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         # Of several that fit, that of the checkpoint which the run came from.
         family = min(families, key=lambda f: (len(f.unfit(ours)), f.name != origin))
         length = max(longest[side] for side in run.task.recipe.sides)
-        if not run.data.settings.images:
-            length = max(length, special_tokens.longest(run.data.tokenizer))
         if POSITIONS[ours.positions].vectors:  # of which they have as many as decoding makes
             length = max(length, longest["source"] + run.decode.extra_length)
         settings = {"model_type": family.name, **family.config(ours, length)}
@@ -187,47 +182,6 @@ def _counterparts(config: Config) -> list[Family]:
             "counterpart there, only 'standard'"
         )
     return found
-
-
-def _read(
-    folder: Path, chosen: Mapping[str, str]
-) -> tuple[Family, dict[str, Any], tuple[str, ...], dict[str, safetensors.Tensor], list[str]]:
-    """The family of a checkpoint, our settings, labels, tensors, and what is to say of it.
-
-    chosen: of the settings.
-    """
-    found = safetensors.find(folder)
-    path = folder / "config.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    values = special_tokens.read(path)
-    if (kind := str(values.get("model_type"))) not in FAMILIES:
-        raise ValueError(f"{path}: model_type={kind!r} is not one of {', '.join(FAMILIES)}")
-    if "quantization_config" in values:
-        raise ValueError(
-            f"{path}: the weights are quantised (quantization_config), which nothing here reads: "
-            "take the checkpoint that they were made of"
-        )
-    family = FAMILIES[kind]
-    if family.text_config is not None and "text_config" in values:
-        values = {**family.text_config, **values["text_config"], "model_type": family.name}
-    found = tensors.named(found, family)
-    theirs = Settings(values, str(path), found)
-    settings = family.settings(theirs)
-    for key, value in settings.items():
-        # Tensors are missed by name below, but those of a million layers would take minutes.
-        if key.endswith("_layers") and isinstance(value, int) and value > max(len(found), 1000):
-            raise ValueError(f"{path}: {value} layers, but the files hold {len(found)} tensors")
-    for pattern, view in family.views(theirs, settings).items():
-        found |= {n: t._replace(view=view) for n, t in found.items() if matches(n, [pattern])}
-    theirs.check_known(family.idle)
-    if TASKS[settings["task.name"]].recipe.labels:
-        if chosen:
-            raise ValueError(f"{folder} has a head: leave out {', '.join(chosen)}")
-        return family, settings, theirs.labels(*family.labels), found, theirs.told
-    if "model.pooling" in settings:
-        settings |= chosen or sentences.settings(folder, settings["data.max_source_length"])
-    return family, settings, (), found, theirs.told
 
 
 @contextlib.contextmanager

@@ -123,6 +123,7 @@ class Family:
         more than a line. Raises ValueError for what has no counterpart.
       write: our settings -> more of their config.json.
       also: our settings -> by key, the values that have a counterpart.
+      channels: d_model -> for each channel of the residual stream here, which one it is there.
       views: (their settings, ours by dotted key) -> by glob pattern, what is made of tensors first.
       left: glob patterns of tensors that hold nothing, such as masks.
       fixed: (our model, the most tokens of a text) -> tensors that are written though no parameter
@@ -149,6 +150,7 @@ class Family:
     read: Callable[["Settings", Values], Values] = lambda theirs, ours: {}
     write: Callable[[Values], Values] = lambda ours: {}
     also: Callable[[Values], dict[str, tuple[Any, ...]]] = lambda ours: {}
+    channels: Callable[[int], np.ndarray] = np.arange
     views: Callable[["Settings", Values], dict[str, View]] = lambda theirs, ours: {}
     left: tuple[str, ...] = ()
     fixed: Callable[[TransformerConfig, int], dict[str, np.ndarray]] = lambda config, length: {}

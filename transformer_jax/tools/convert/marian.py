@@ -59,13 +59,18 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
     return [bias, *(with_sinusoids_apart(row, config.d_model) for row in found)]
 
 
+def channels(d_model: int) -> np.ndarray:
+    """For each channel of the stream here, with a sine and a cosine in turn, which it is there."""
+    return np.arange(d_model).reshape(2, -1).T.reshape(-1)
+
+
 def with_sinusoids_apart(row: rows.Row, d_model: int) -> rows.Row:
     """The row with the channels of the stream in our order.
 
     Theirs has the sines first and then the cosines, ours one of each in turn. Norms and sums do not
     see the order of channels, so that all that reads or writes the stream may be permuted.
     """
-    ours = np.arange(d_model).reshape(2, -1).T.reshape(-1)  # where each of our channels is there
+    ours = channels(d_model)
     axes = [_STREAM.get(path.rpartition("/")[2]) for path in row.ours]
 
     def permuted(arrays, order):
@@ -104,6 +109,7 @@ MARIAN = family.Family(
         family.Setting("scale_embedding", "embedding_scale", False, {True: None, False: 1.0}),
     ),
     rows=_rows,
+    channels=channels,
     read=_read,
     write=_write,
     also=lambda ours: {"tied_embeddings": ("all", "decoder", "none")},

@@ -60,12 +60,12 @@ def find(folder: Path) -> dict[str, Tensor]:
     if not folder.is_dir():
         raise FileNotFoundError(f"--checkpoint={folder}: there is no such folder")
     if (folder / ONE_FILE).is_file():
-        return _tensors(folder / ONE_FILE)
+        return tensors(folder / ONE_FILE)
     if (folder / _INDEX).is_file():
         files = read_json(folder / _INDEX).get("weight_map")
         if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
             raise ValueError(f"{folder / _INDEX}: there is no weight_map from tensors to files")
-        read = {name: _tensors(folder / Path(name).name) for name in sorted(set(files.values()))}
+        read = {name: tensors(folder / Path(name).name) for name in sorted(set(files.values()))}
         if missing := [name for name, file in files.items() if name not in read[file]]:
             raise ValueError(f"{folder / files[missing[0]]}: there is no tensor {missing[0]!r}")
         return {name: read[file][name] for name, file in files.items()}
@@ -77,11 +77,11 @@ def find(folder: Path) -> dict[str, Tensor]:
     raise FileNotFoundError(f"{folder}: there is neither {ONE_FILE} nor {_INDEX}")
 
 
-def write(path: Path, tensors: Mapping[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]):
+def write(path: Path, parts: Mapping[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]):
     """Writes float32 tensors, each made when its turn comes, from its shape and a function."""
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}
     start = 0
-    for name, (shape, _) in tensors.items():
+    for name, (shape, _) in parts.items():
         end = start + 4 * math.prod(shape)
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
         start = end
@@ -90,15 +90,16 @@ def write(path: Path, tensors: Mapping[str, tuple[tuple[int, ...], Callable[[], 
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
-        for name, (shape, make) in tensors.items():
+        for name, (shape, make) in parts.items():
             tensor = make()
             assert tensor.shape == shape, (name, tensor.shape, shape)
             file.write(np.ascontiguousarray(tensor, "<f4").data)
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file. Raises FileNotFoundError and ValueError as `find` does."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file, though the index names it")
+        raise FileNotFoundError(f"{path}: there is no such file")
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
