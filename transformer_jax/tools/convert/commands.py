@@ -44,7 +44,7 @@ def import_(
     """Reads a folder that `save_pretrained` wrote into a new work directory, as its checkpoint 0.
 
     source_language, target_language: their codes, where the family's texts have them.
-    reference: a file of what transformers computed, as of `verify.read`.
+    reference: a file of what transformers computed, as `verify` has it.
     changes: "model.pooling=VALUE", in the place of what the folder says.
 
     Raises:
@@ -63,7 +63,7 @@ def import_(
     effects.check(model.config, changes)
     if reference is not None and model.pictures:
         raise ValueError("--verify is for models of texts: leave it out")
-    expected = None if reference is None else verify.read(Path(reference).expanduser())
+    expected = safetensors.tensors(Path(reference).expanduser()) if reference else None
     # Where the run finds its labels. The same command finds by its name what a killed one has left.
     workdir.parent.mkdir(parents=True, exist_ok=True)
     scratch = tempfile.TemporaryDirectory(prefix=f".{workdir.name}.import", dir=workdir.parent)
