@@ -65,8 +65,11 @@ _LANGUAGES = [
     for side in ("source", "target")
 ]
 _VERIFY = flags.DEFINE_string("verify", None, "Reference to compare with, safetensors (import).")
+_REVISIONS = flags.DEFINE_bool(
+    "revision_folders", False, "Whether --checkpoint holds folders by step, as step1000 (import)."
+)
 _FLAGS = _CONFIG, _WORKDIR, _CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH, _EXPLAIN, _CHECK
-_FLAGS += (*_LANGUAGES, _VERIFY)
+_FLAGS += (*_LANGUAGES, _VERIFY, _REVISIONS)
 
 
 def main(argv: list[str], changes: list[str]) -> int:

@@ -32,6 +32,14 @@ class Command(NamedTuple):
         return getattr(importlib.import_module(f"transformer_jax.{module}"), name)
 
 
+# What is scored, of which no checkpoint of others says anything.
+_DATA = tuple(
+    f"data.{name}"
+    for name in """source dir name cache_dir train validation test source_language target_language
+        text_feature label_feature prefix document_separator max_source_length max_target_length
+        row_source_length row_target_length""".split()
+)
+
 COMMANDS = {
     "train": Command("commands.train:train"),
     # One host prepares for all that share data.cache_dir, and needs no devices.
@@ -51,8 +59,8 @@ COMMANDS = {
     "replay": Command("tools.replay.command:replay", ("step",)),
     "import": Command(
         "tools.convert.commands:import_",
-        ("checkpoint", "source_language", "target_language", "verify"),
-        makes_config=("model.pooling",),
+        ("checkpoint", "source_language", "target_language", "verify", "revision_folders"),
+        makes_config=("model.pooling", *_DATA),
     ),
     "export": Command("tools.convert.commands:export", ("checkpoint", "output")),
     # It needs no devices, and so nobody else.

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from transformer_jax.checkpoint.checkpoints import Origin, fault, origin
@@ -14,12 +14,13 @@ from transformer_jax.commands import restore
 from transformer_jax.commands.opening import lock, opened, save
 from transformer_jax.config import effects
 from transformer_jax.config.build import built
-from transformer_jax.config.load import to_json
+from transformer_jax.config.load import load, replace, to_json
+from transformer_jax.configs import default
 from transformer_jax.configs.default import Config
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.process import hosts, progress
 from transformer_jax.run import Run
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, LABELS, TOKENIZER, flatten
 from transformer_jax.tasks import choose
 from transformer_jax.tools.convert import (
     FAMILIES,
@@ -39,75 +40,95 @@ def import_(
     source_language: str | None = None,
     target_language: str | None = None,
     reference: str | None = None,
+    revision_folders: bool = False,
     changes: Sequence[str] = (),
 ) -> int:
     """Reads a folder that `save_pretrained` wrote into a new work directory, as its checkpoint 0.
 
     source_language, target_language: their codes, where the family's texts have them.
     reference: a file of what transformers computed, as `verify` has it.
-    changes: "model.pooling=VALUE", in the place of what the folder says.
+    revision_folders: whether it is a folder of such folders, which become checkpoints of the steps
+      that their names say.
+    changes: "KEY=VALUE" of the pooling and of data, in the place of what the folder says.
 
     Raises:
       FileNotFoundError: a file is missing.
       ValueError: a file is broken, something has no counterpart here, the model does not compute
-        what the reference holds, or the work directory is in use. Nothing is written.
+        what the reference holds, or the work directory is in use. Nothing is written, unless some
+        revisions were before a tensor of another one turned out to be broken.
     """
     if checkpoint is None:
         raise ValueError("import needs a --checkpoint: a folder with a config.json")
     folder = Path(checkpoint).expanduser()
     if workdir.exists() and not workdir.is_dir():
         raise ValueError(f"--workdir={workdir} is not a folder: choose another")
-    hosts.first(lambda: _check_new(workdir))
-    chosen = dict(change.split("=", 1) for change in changes)
-    model = source.read(folder, chosen, (source_language, target_language))
+    if reference and revision_folders:
+        raise ValueError("--verify is for one checkpoint: leave out --revision_folders")
+    folders = source.revisions(folder) if revision_folders else {0: folder}
+    hosts.first(lambda: _check_new(workdir, folders))
+    given = flatten(load(default.__file__, changes))
+    chosen = {key: given[key] for key in (change.partition("=")[0] for change in changes)}
+    model, revisions = source.read_all(folders, chosen, (source_language, target_language))
     effects.check(model.config, changes)
-    if reference is not None and model.pictures:
+    keep = {"checkpoint.keep_last": max(model.config.checkpoint.keep_last, len(folders))}
+    config = replace(model.config, keep)
+    if reference and model.pictures:
         raise ValueError("--verify is for models of texts: leave it out")
     expected = safetensors.tensors(Path(reference).expanduser()) if reference else None
     # Where the run finds its labels. The same command finds by its name what a killed one has left.
     workdir.parent.mkdir(parents=True, exist_ok=True)
     scratch = tempfile.TemporaryDirectory(prefix=f".{workdir.name}.import", dir=workdir.parent)
     (Path(scratch.name) / LABELS).write_text(json.dumps(model.labels))
-    with scratch, built(model.config, Path(scratch.name)) as run:
-        with progress.phase("Reading the tensors"):
-            abstract = run.abstract_state().params
-            params, told = tensors.read(model.tensors, model.family, run.model.config, abstract)
-        if expected is not None:
-            with progress.phase("Comparing with the reference"):
-                told.append(verify.compare(expected, model.family, run.model, params))
-        _start(workdir, model)
-        with progress.phase("Saving the checkpoint"):
-            checkpoints = run.checkpoints(workdir)
-            origin = _origin(run, model)
-            checkpoints.save(0, {"params": params}, {}, origin, {}, scheduled=True, records=0)
-            checkpoints.wait()
-        save(workdir / CONFIG, to_json(model.config))  # last: with it the import is whole
-    print("\n".join([f"{workdir} holds the model of {folder}.", *told, *source.told(model)]))
+    told = [f"{workdir} holds the model of {folder}."]
+    with scratch, built(config, Path(scratch.name)) as run:
+        for step, found in revisions.items():
+            told += _saved(run, workdir, step, model._replace(tensors=found), expected)
+        if model.tokenizer is not None and hosts.is_first():
+            model.tokenizer.save(workdir / TOKENIZER)
+        if model.labels:
+            save(workdir / LABELS, json.dumps(model.labels, ensure_ascii=False, indent=1))
+        save(workdir / CONFIG, to_json(config))  # last: with it the import is whole
+    print("\n".join(dict.fromkeys([*told, *source.told(model)])))
     return 0
 
 
-def _start(workdir: Path, model: source.Source) -> None:
-    """Makes a work directory for a model's checkpoints, with all but them and the config."""
+def _saved(
+    run: Run,
+    workdir: Path,
+    step: int,
+    model: source.Source,
+    expected: Mapping[str, safetensors.Tensor] | None,
+) -> list[str]:
+    """Saves a model as the checkpoint of a step; returns what is to say of it.
+
+    expected: as of `verify.compare`. Raises ValueError; then the work directory is as before.
+    """
+    with progress.phase(f"Reading the tensors of {model.folder.name}"):
+        abstract = run.abstract_state().params
+        params, told = tensors.read(model.tensors, model.family, run.model.config, abstract)
+    if expected is not None:
+        with progress.phase("Comparing with the reference"):
+            told.append(verify.compare(expected, model.family, run.model, params))
     lock(workdir)
-    if model.tokenizer is not None and hosts.is_first():
-        model.tokenizer.save(workdir / TOKENIZER)
-    if model.labels:
-        save(workdir / LABELS, json.dumps(model.labels, ensure_ascii=False, indent=1))
-
-
-def _origin(run: Run, model: source.Source) -> Origin:
     # That of images is of a task that needs no tokenizer.
     fingerprint = run.data.tokenizer_fingerprint if model.pictures else model.fingerprint
-    return Origin(run.as_json, restore.IMPORTED, fingerprint, model.labels)
+    own = Origin(run.as_json, restore.IMPORTED, fingerprint, model.labels)
+    with progress.phase("Saving the checkpoint"):
+        checkpoints = run.checkpoints(workdir)
+        checkpoints.save(step, {"params": params}, {}, own, {}, scheduled=True, records=0)
+        checkpoints.close()
+    return told
 
 
-def _check_new(workdir: Path) -> None:
+def _check_new(workdir: Path, steps: Collection[int]) -> None:
     """Raises ValueError where the work directory holds more than an import that was killed."""
     for scratch in workdir.parent.glob(f".{workdir.name}.import*"):
         shutil.rmtree(scratch)
     saved = [path for path in (workdir / CHECKPOINTS).glob("*") if path.suffix != ".tmp"]
     finished = (workdir / CONFIG).exists() or not all(
-        path.stem == "0" and fault(path) is None and origin(path).data == restore.IMPORTED
+        path.stem in map(str, steps)
+        and fault(path) is None
+        and origin(path).data == restore.IMPORTED
         for path in saved
     )
     if finished:

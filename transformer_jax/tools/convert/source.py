@@ -1,11 +1,12 @@
 """A folder that `save_pretrained` wrote: its config, labels, tokenizer, and tensors to be read."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.commands import restore
-from transformer_jax.config.load import load
+from transformer_jax.config.load import difference, load
 from transformer_jax.configs import default
 from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.tokenizer import Tokenizer
@@ -19,6 +20,9 @@ from transformer_jax.tools.convert import (
     tensors,
 )
 from transformer_jax.tools.convert.family import Family, Settings, matches
+
+# A step, as of step1000, stage1-step5000-tokens20B, checkpoint-500, step_20k and 1000.
+_STEP = re.compile(r"(?:(?:.*\D)?(?:step|checkpoint)[-_]?)?(\d+)(k?)(?:-tokens\w+)?")
 
 
 class Source(NamedTuple):
@@ -46,7 +50,51 @@ class Source(NamedTuple):
         return self.tokenizer.fingerprint if self.tokenizer else restore.NO_TOKENIZER
 
 
-def read(folder: Path, chosen: Mapping[str, str], languages: Sequence[str | None]) -> Source:
+def revisions(folder: Path) -> dict[int, Path]:
+    """The folders in it by the steps that their names say, which each has one of; the least first.
+
+    Raises FileNotFoundError and ValueError.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"--checkpoint={folder}: there is no such folder")
+    found: dict[int, Path] = {}
+    for path in sorted(path for path in folder.glob("[!.]*") if path.is_dir()):
+        if not (match := _STEP.fullmatch(path.name)):
+            raise ValueError(f"{path}: its name says no step, as step1000 does: rename or move it")
+        step = int(match[1]) * 1000 ** len(match[2])
+        if found.setdefault(step, path) != path:
+            raise ValueError(f"{found[step]} and {path} are both of step {step}: move one away")
+    if not found:
+        raise FileNotFoundError(f"--checkpoint={folder} has no folders, as step1000")
+    return dict(sorted(found.items()))
+
+
+def read_all(
+    folders: Mapping[int, Path], chosen: dict[str, Any], languages: Sequence[str | None]
+) -> tuple[Source, dict[int, dict[str, safetensors.Tensor]]]:
+    """What the first folder holds, and the tensors of each by step; other arguments as of `read`.
+
+    Raises ValueError, besides what `read` raises, where the others are not of the same model.
+    """
+    first, found = None, {}
+    for step, folder in folders.items():
+        own = read(folder, chosen, languages)
+        first = first or own
+        shapes = [{(name, x.shape) for name, x in each.tensors.items()} for each in (first, own)]
+        lines = difference(first.config, own.config)
+        lines += [f"the tensor {name}" for name, _ in sorted(shapes[0] ^ shapes[1])]
+        lines += ["the labels"] * (first.labels != own.labels)
+        lines += [TOKENIZER] * (first.fingerprint != own.fingerprint)
+        if lines:
+            raise ValueError(
+                f"{folder} and {first.folder} are not of one model: {lines[0]} differs"
+            )
+        found[step] = own.tensors
+    assert first is not None
+    return first, found
+
+
+def read(folder: Path, chosen: dict[str, Any], languages: Sequence[str | None]) -> Source:
     """Reads all but the tensors.
 
     chosen: settings in the place of those that the folder gives. languages: the codes of source and
@@ -85,7 +133,7 @@ def told(source: Source) -> list[str]:
 
 
 def _model(
-    folder: Path, chosen: Mapping[str, str]
+    folder: Path, chosen: dict[str, Any]
 ) -> tuple[Family, dict[str, Any], tuple[str, ...], dict[str, safetensors.Tensor]]:
     """The family of a checkpoint, our settings, labels and tensors. chosen: of the settings."""
     found = safetensors.find(folder)
@@ -112,9 +160,9 @@ def _model(
         found |= {n: t._replace(view=view) for n, t in found.items() if matches(n, [pattern])}
     theirs.check_known(family.idle)
     if TASKS[settings["task.name"]].recipe.labels:
-        if chosen:
-            raise ValueError(f"{folder} has a head: leave out {', '.join(chosen)}")
-        return family, settings, theirs.labels(*family.labels), found
-    if "model.pooling" in settings:
-        settings |= chosen or sentences.settings(folder, settings["data.max_source_length"])
-    return family, settings, (), found
+        if "model.pooling" in chosen:
+            raise ValueError(f"{folder} has a head: leave out model.pooling")
+        return family, settings | chosen, theirs.labels(*family.labels), found
+    if "model.pooling" in settings and "model.pooling" not in chosen:
+        settings |= sentences.settings(folder, settings["data.max_source_length"])
+    return family, settings | chosen, (), found

@@ -139,13 +139,14 @@ def _check(
     faults = [f"lacks {_some(missing)}"] * bool(missing)
     faults += [f"has {_some(left)}, which the model does not"] * bool(left)
     if faults:
-        raise ValueError(f"the checkpoint, a {family.name}, {' and '.join(faults)}")
+        folder = next((str(tensor.path.parent) for tensor in tensors.values()), "the checkpoint")
+        raise ValueError(f"{folder}, a {family.name}, {' and '.join(faults)}")
     for copy, name in family.copies:
         is_copy = copy in tensors and copy not in expected and name in expected
         if is_copy and not np.array_equal(tensors[copy].read(), tensors[name].read()):
             raise ValueError(
-                f"{copy} and {name} are one tensor by config.json, but differ: remove the one that "
-                "is not meant from the weights"
+                f"{tensors[copy].path}: {copy} and {name} are one tensor by config.json, but "
+                "differ: remove the one that is not meant from the weights"
             )
     for name, shape in expected.items():
         # BERT's table of token types may have any number of rows.
