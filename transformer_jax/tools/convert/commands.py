@@ -156,6 +156,8 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         # Of several that fit, that of the checkpoint which the run came from.
         family = min(families, key=lambda f: (len(f.unfit(ours)), f.name != origin))
         length = max(longest[side] for side in run.task.recipe.sides)
+        if not run.data.settings.images:
+            length = max(length, special_tokens.longest(run.data.tokenizer))
         if POSITIONS[ours.positions].vectors:  # of which they have as many as decoding makes
             length = max(length, longest["source"] + run.decode.extra_length)
         settings = {"model_type": family.name, **family.config(ours, length)}

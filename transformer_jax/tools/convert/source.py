@@ -34,6 +34,7 @@ class Source(NamedTuple):
       labels: of a classifier.
       tensors: theirs by the names that the family's rows have.
       tokenizer: None where there is none.
+      told: what is to say of the settings.
     """
 
     folder: Path
@@ -43,6 +44,7 @@ class Source(NamedTuple):
     labels: tuple[str, ...]
     tensors: dict[str, safetensors.Tensor]
     tokenizer: Tokenizer | None
+    told: list[str]
 
     @property
     def fingerprint(self) -> str:
@@ -97,45 +99,12 @@ def read_all(
 def read(folder: Path, chosen: dict[str, Any], languages: Sequence[str | None]) -> Source:
     """Reads all but the tensors.
 
-    chosen: settings in the place of those that the folder gives. languages: the codes of source and
-    target.
+    chosen: settings in the place of what the folder says. languages: of the source and the target.
 
     Raises:
       FileNotFoundError: a file is missing.
       ValueError: a file is broken, or something has no counterpart here.
     """
-    family, settings, labels, found = _model(folder, chosen)
-    config, pictures = load(default.__file__, settings), "data.image_size" in settings
-    tokenizer, model = None, config.model
-    if not pictures:
-        tokenizer = special_tokens.tokenizer(folder, model.architecture, languages)
-    if tokenizer is not None and tokenizer.vocab_size > model.vocab_size:
-        raise ValueError(
-            f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "
-            f"{model.vocab_size}: they are not of one checkpoint"
-        )
-    return Source(folder, family, config, pictures, labels, found, tokenizer)
-
-
-def told(source: Source) -> list[str]:
-    """What is to say of how texts are read and vectors made here, unlike there."""
-    lines = sentences.left_out(source.folder)
-    if source.tokenizer is not None:
-        architecture = source.config.model.architecture
-        return lines + special_tokens.unlike(source.folder, source.tokenizer.special, architecture)
-    if source.pictures:
-        return lines
-    return [
-        *lines,
-        f"{source.folder} has no {TOKENIZER}, so that no command can read texts or export the "
-        f"model: {restore.GIVE_TOKENIZER}",
-    ]
-
-
-def _model(
-    folder: Path, chosen: dict[str, Any]
-) -> tuple[Family, dict[str, Any], tuple[str, ...], dict[str, safetensors.Tensor]]:
-    """The family of a checkpoint, our settings, labels and tensors. chosen: of the settings."""
     found = safetensors.find(folder)
     path = folder / "config.json"
     if not path.is_file():
@@ -149,6 +118,8 @@ def _model(
             "take the checkpoint that they were made of"
         )
     family = FAMILIES[kind]
+    if family.text_config is not None and "text_config" in values:
+        values = {**family.text_config, **values["text_config"], "model_type": family.name}
     found = tensors.named(found, family)
     theirs = Settings(values, str(path), found)
     settings = family.settings(theirs)
@@ -159,10 +130,38 @@ def _model(
     for pattern, view in family.views(theirs, settings).items():
         found |= {n: t._replace(view=view) for n, t in found.items() if matches(n, [pattern])}
     theirs.check_known(family.idle)
+    labels = ()
     if TASKS[settings["task.name"]].recipe.labels:
         if "model.pooling" in chosen:
             raise ValueError(f"{folder} has a head: leave out model.pooling")
-        return family, settings | chosen, theirs.labels(*family.labels), found
-    if "model.pooling" in settings and "model.pooling" not in chosen:
+        labels = theirs.labels(*family.labels)
+    elif "model.pooling" in settings and "model.pooling" not in chosen:
         settings |= sentences.settings(folder, settings["data.max_source_length"])
-    return family, settings | chosen, (), found
+    config, pictures = load(default.__file__, settings | chosen), "data.image_size" in settings
+    tokenizer = None if pictures else _tokenizer(folder, config, languages)
+    return Source(folder, family, config, pictures, labels, found, tokenizer, theirs.told)
+
+
+def _tokenizer(folder: Path, config: Config, languages: Sequence[str | None]) -> Tokenizer | None:
+    model = config.model
+    tokenizer = special_tokens.tokenizer(folder, model.architecture, languages)
+    if tokenizer is not None and tokenizer.vocab_size > model.vocab_size:
+        raise ValueError(
+            f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "
+            f"{model.vocab_size}: they are not of one checkpoint"
+        )
+    return tokenizer
+
+
+def told(source: Source) -> list[str]:
+    """What is to say of it, such as how texts are read here, unlike there."""
+    lines = source.told + sentences.left_out(source.folder)
+    if source.tokenizer is not None:
+        special, architecture = source.tokenizer.special, source.config.model.architecture
+        lines += special_tokens.unlike(source.folder, special, architecture)
+    elif not source.pictures:
+        lines.append(
+            f"{source.folder} has no {TOKENIZER}, so that no command can read texts or export the "
+            f"model: {restore.GIVE_TOKENIZER}"
+        )
+    return lines
