@@ -47,6 +47,7 @@ ACTIVATIONS = {
 # Settings by dotted key or by name, theirs or ours.
 Values = dict[str, Any]
 _NEEDED = object()
+_UNSMOOTHED = "causal_lm", "masked_lm", "classification", "tagging"
 _LONGEST = 4096  # tokens of a row of an imported config
 # Which text a stack reads.
 _SIDES = {"encoder": "source", "decoder": "target"}
@@ -189,6 +190,10 @@ class Family:
             sides = [_SIDES[stack] for stack in ARCHITECTURES[ours["architecture"]]]
             ours |= {f"data.{k}_{side}_length": length for k in ("max", "row") for side in sides}
         task = {"task.name": self.heads[ours.pop("head")][1]}
+        if (
+            task["task.name"] in _UNSMOOTHED
+        ):  # so that losses and gradients are those of its training
+            task["task.label_smoothing"] = 0.0
         return task | {name if "." in name else f"model.{name}": v for name, v in ours.items()}
 
     def unfit(self, config: TransformerConfig) -> dict[str, tuple[Any, ...]]:
