@@ -68,8 +68,9 @@ _VERIFY = flags.DEFINE_string("verify", None, "Reference to compare with, safete
 _REVISIONS = flags.DEFINE_bool(
     "revision_folders", False, "Whether --checkpoint holds folders by step, as step1000 (import)."
 )
+_PICKLED = flags.DEFINE_bool("pickled", False, "Whether to read tensors in .bin files (import).")
 _FLAGS = _CONFIG, _WORKDIR, _CHECKPOINT, _SPLIT, _INPUT, _OUTPUT, _STEP, _SEARCH, _EXPLAIN, _CHECK
-_FLAGS += (*_LANGUAGES, _VERIFY, _REVISIONS)
+_FLAGS += (*_LANGUAGES, _VERIFY, _REVISIONS, _PICKLED)
 
 
 def main(argv: list[str], changes: list[str]) -> int:

@@ -83,6 +83,8 @@ def test_no_file_of_a_folder_to_import_is_a_program(tmp_path, monkeypatch, capsy
     (folder / "model.safetensors").unlink()
     assert call(*flags, "--workdir=ours") == 1
     assert "is pickled, which may run any program" in capsys.readouterr().err
+    assert call(*flags, "--workdir=ours", "--pickled") == 1
+    assert "not a whole file of PyTorch" in capsys.readouterr().err
     assert not Path("executed").exists() and not EVENTS
 
 

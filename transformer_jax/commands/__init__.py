@@ -59,7 +59,10 @@ COMMANDS = {
     "replay": Command("tools.replay.command:replay", ("step",)),
     "import": Command(
         "tools.convert.commands:import_",
-        ("checkpoint", "source_language", "target_language", "verify", "revision_folders"),
+        (
+            *("checkpoint", "source_language", "target_language"),
+            *("verify", "revision_folders", "pickled"),
+        ),
         makes_config=("model.pooling", *_DATA),
     ),
     "export": Command("tools.convert.commands:export", ("checkpoint", "output")),

@@ -41,6 +41,7 @@ def import_(
     target_language: str | None = None,
     reference: str | None = None,
     revision_folders: bool = False,
+    pickled: bool = False,
     changes: Sequence[str] = (),
 ) -> int:
     """Reads a folder that `save_pretrained` wrote into a new work directory, as its checkpoint 0.
@@ -49,6 +50,7 @@ def import_(
     reference: a file of what transformers computed, as `verify` has it.
     revision_folders: whether it is a folder of such folders, which become checkpoints of the steps
       that their names say.
+    pickled: whether tensors of pickled files are read, where there are no others.
     changes: "KEY=VALUE" of the pooling and of data, in the place of what the folder says.
 
     Raises:
@@ -68,7 +70,10 @@ def import_(
     hosts.first(lambda: _check_new(workdir, folders))
     given = flatten(load(default.__file__, changes))
     chosen = {key: given[key] for key in (change.partition("=")[0] for change in changes)}
-    model, revisions = source.read_all(folders, chosen, (source_language, target_language))
+    languages = source_language, target_language
+    model, revisions = source.read_all(
+        folders, lambda path: source.read(path, chosen, languages, pickled)
+    )
     effects.check(model.config, changes)
     keep = {"checkpoint.keep_last": max(model.config.checkpoint.keep_last, len(folders))}
     config = replace(model.config, keep)

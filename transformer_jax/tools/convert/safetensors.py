@@ -14,10 +14,9 @@ import ml_dtypes
 import numpy as np
 
 ONE_FILE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _PICKLED = "*.bin", "*.pt", "*.pth", "*.ckpt"
 _METADATA = "__metadata__"
-_DTYPES = {
+DTYPES = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
@@ -33,6 +32,7 @@ class Tensor(NamedTuple):
     """Where a tensor is.
 
     start: its first byte in the file. view: what is made of it, as float32; None: it is as it is.
+    strides: from one entry to the next along each axis, in entries; None: those of rows.
     """
 
     path: Path
@@ -40,6 +40,7 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     start: int
     view: Callable[[np.ndarray], np.ndarray] | None = None
+    strides: tuple[int, ...] | None = None
 
     def read(self) -> np.ndarray:
         """The tensor, mapped: what is sliced out of it is all that is read."""
@@ -47,11 +48,22 @@ class Tensor(NamedTuple):
             return self.view(self._replace(view=None).read().astype(np.float32))
         if not math.prod(self.shape):
             return np.zeros(self.shape, self.dtype)
-        return np.memmap(self.path, self.dtype, "r", self.start, self.shape)
+        if self.strides is None:
+            return np.memmap(self.path, self.dtype, "r", self.start, self.shape)
+        last = sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
+        entries = np.memmap(self.path, self.dtype, "r", self.start, (last + 1,))
+        steps = [step * self.dtype.itemsize for step in self.strides]
+        return np.lib.stride_tricks.as_strided(entries, self.shape, steps, writeable=False)
 
 
-def find(folder: Path) -> dict[str, Tensor]:
+# How the tensors of a file are found.
+Reader = Callable[[Path], dict[str, Tensor]]
+
+
+def find(folder: Path, others: Mapping[str, Reader] = {}) -> dict[str, Tensor]:
     """The tensors of a checkpoint, of one file or of all that its index names.
+
+    others: how other files are read, by names that count where there are no safetensors.
 
     Raises:
         FileNotFoundError: there is no such folder or file.
@@ -59,22 +71,25 @@ def find(folder: Path) -> dict[str, Tensor]:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"--checkpoint={folder}: there is no such folder")
-    if (folder / ONE_FILE).is_file():
-        return tensors(folder / ONE_FILE)
-    if (folder / _INDEX).is_file():
-        files = read_json(folder / _INDEX).get("weight_map")
-        if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
-            raise ValueError(f"{folder / _INDEX}: there is no weight_map from tensors to files")
-        read = {name: tensors(folder / Path(name).name) for name in sorted(set(files.values()))}
-        if missing := [name for name, file in files.items() if name not in read[file]]:
-            raise ValueError(f"{folder / files[missing[0]]}: there is no tensor {missing[0]!r}")
-        return {name: read[file][name] for name, file in files.items()}
+    for one_file, read in {ONE_FILE: tensors, **others}.items():
+        index = folder / f"{one_file}.index.json"
+        if (folder / one_file).is_file():
+            return read(folder / one_file)
+        if index.is_file():
+            files = read_json(index).get("weight_map")
+            if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
+                raise ValueError(f"{index}: there is no weight_map from tensors to files")
+            found = {name: read(folder / Path(name).name) for name in sorted({*files.values()})}
+            if missing := [name for name, file in files.items() if name not in found[file]]:
+                raise ValueError(f"{folder / files[missing[0]]}: there is no tensor {missing[0]!r}")
+            return {name: found[file][name] for name, file in files.items()}
     if pickled := sorted(path.name for kind in _PICKLED for path in folder.glob(kind)):
         raise ValueError(
-            f"{folder}: {pickled[0]} is pickled, which may run any program and is never opened; "
-            "save the model again with save_pretrained, which writes safetensors"
+            f"{folder}: {pickled[0]} is pickled, which may run any program: --pickled reads the "
+            "tensors of a pytorch_model.bin, and runs nothing; or save the model again with "
+            "save_pretrained, which writes safetensors"
         )
-    raise FileNotFoundError(f"{folder}: there is neither {ONE_FILE} nor {_INDEX}")
+    raise FileNotFoundError(f"{folder}: there is neither {ONE_FILE} nor {ONE_FILE}.index.json")
 
 
 def write(path: Path, parts: Mapping[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]):
@@ -112,12 +127,12 @@ def tensors(path: Path) -> dict[str, Tensor]:
             continue
         try:
             begin, end = entry["data_offsets"]
-            dtype, shape = _DTYPES.get(entry["dtype"]), tuple(entry["shape"])
+            dtype, shape = DTYPES.get(entry["dtype"]), tuple(entry["shape"])
         except (TypeError, KeyError, ValueError) as error:
             raise ValueError(f"{path}: the header does not describe {name!r}") from error
         if dtype is None:
             raise ValueError(
-                f"{path}: {name!r} is of {entry['dtype']}, expected one of {', '.join(_DTYPES)}"
+                f"{path}: {name!r} is of {entry['dtype']}, expected one of {', '.join(DTYPES)}"
             )
         if end - begin != dtype.itemsize * math.prod(shape) or begin < 0:
             raise ValueError(f"{path}: {name!r} of shape {shape} does not have {end - begin} bytes")

@@ -1,7 +1,7 @@
 """A folder that `save_pretrained` wrote: its config, labels, tokenizer, and tensors to be read."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from transformer_jax.runs.workdir import TOKENIZER
 from transformer_jax.tasks import TASKS
 from transformer_jax.tools.convert import (
     FAMILIES,
+    pickled,
     safetensors,
     sentences,
     special_tokens,
@@ -72,15 +73,15 @@ def revisions(folder: Path) -> dict[int, Path]:
 
 
 def read_all(
-    folders: Mapping[int, Path], chosen: dict[str, Any], languages: Sequence[str | None]
+    folders: Mapping[int, Path], read: Callable[[Path], Source]
 ) -> tuple[Source, dict[int, dict[str, safetensors.Tensor]]]:
-    """What the first folder holds, and the tensors of each by step; other arguments as of `read`.
+    """What the first folder holds, and the tensors of each by its step.
 
-    Raises ValueError, besides what `read` raises, where the others are not of the same model.
+    Raises ValueError where they are not of one model.
     """
     first, found = None, {}
     for step, folder in folders.items():
-        own = read(folder, chosen, languages)
+        own = read(folder)
         first = first or own
         shapes = [{(name, x.shape) for name, x in each.tensors.items()} for each in (first, own)]
         lines = difference(first.config, own.config)
@@ -96,16 +97,19 @@ def read_all(
     return first, found
 
 
-def read(folder: Path, chosen: dict[str, Any], languages: Sequence[str | None]) -> Source:
+def read(
+    folder: Path, chosen: dict[str, Any], languages: Sequence[str | None], others: bool
+) -> Source:
     """Reads all but the tensors.
 
     chosen: settings in the place of what the folder says. languages: of the source and the target.
+    others: whether pickled files are read, too.
 
     Raises:
       FileNotFoundError: a file is missing.
       ValueError: a file is broken, or something has no counterpart here.
     """
-    found = safetensors.find(folder)
+    found = safetensors.find(folder, {pickled.ONE_FILE: pickled.tensors} if others else {})
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")

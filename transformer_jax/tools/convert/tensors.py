@@ -139,8 +139,8 @@ def _check(
     faults = [f"lacks {_some(missing)}"] * bool(missing)
     faults += [f"has {_some(left)}, which the model does not"] * bool(left)
     if faults:
-        folder = next((str(tensor.path.parent) for tensor in tensors.values()), "the checkpoint")
-        raise ValueError(f"{folder}, a {family.name}, {' and '.join(faults)}")
+        folder = next((f"{tensor.path.parent}: " for tensor in tensors.values()), "")
+        raise ValueError(f"{folder}the checkpoint, a {family.name}, {' and '.join(faults)}")
     for copy, name in family.copies:
         is_copy = copy in tensors and copy not in expected and name in expected
         if is_copy and not np.array_equal(tensors[copy].read(), tensors[name].read()):

@@ -1,0 +1,130 @@
+"""What torch.save writes is read as torch reads it; what does more than hold tensors is refused."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.tools.convert import llama
+from tests.whole.command_line import call
+from transformer_jax.tools.convert import pickled, safetensors
+
+# A dict of one tensor: two numbers from the first of a storage on.
+TENSOR = b"""}(Vx
+ctorch._utils
+_rebuild_tensor_v2
+((Vstorage
+ctorch
+FloatStorage
+V0
+Vcpu
+I2
+tQI0
+(I2
+t(I1
+tI00
+}tRu."""
+
+
+def zipped(path, program, numbers=bytes(8), kind=zipfile.ZIP_STORED, order=b"little"):
+    with zipfile.ZipFile(path, "w", kind) as file:
+        for name, data in (("data.pkl", program), ("byteorder", order), ("data/0", numbers)):
+            file.writestr(f"any/{name}", data)
+
+
+def test_tensors_are_those_of_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    state = torch.nn.Linear(3, 2).state_dict()  # a dict with what it says of itself
+    numbers = torch.arange(24.0)
+    state |= {
+        "turned": numbers.reshape(4, 6).T[1:, ::2],
+        "shared": numbers[5:],
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "number": torch.tensor(3.5),
+        "none": torch.zeros(0, 2),
+        "spread": torch.ones(1, 3).expand(4, 3),
+        "half": numbers[3:].half(),
+        "bfloat16": numbers.bfloat16() / 3,
+        **{name: numbers[3:9].to(getattr(torch, name)) for name in ("float64", "int32", "int64")},
+        **{name: numbers[:3].to(getattr(torch, name)) for name in ("uint8", "bool")},
+    }
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    found = pickled.tensors(tmp_path / "pytorch_model.bin")
+    assert found.keys() == state.keys()
+    for name, tensor in state.items():
+        own = found[name].read()
+        assert own.shape == tensor.shape and str(tensor.dtype).endswith(own.dtype.name)
+        np.testing.assert_array_equal(own.astype("f8"), tensor.detach().double(), err_msg=name)
+
+
+def test_a_pickled_checkpoint_is_imported_where_it_is_asked_for(tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    folder, work = llama.checkpoint(tmp_path / "theirs"), tmp_path / "ours"
+    whole = safetensors.find(folder)
+    state = {name: torch.from_numpy(np.array(tensor.read())) for name, tensor in whole.items()}
+    files = {name: f"pytorch_model-{len(name) % 2}.bin" for name in state}
+    for file in {*files.values()}:
+        torch.save({name: x for name, x in state.items() if files[name] == file}, folder / file)
+    index = folder / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": files}))
+    others = {pickled.ONE_FILE: pickled.tensors}
+    assert {tensor.path for tensor in safetensors.find(folder, others).values()} == {
+        folder / safetensors.ONE_FILE
+    }
+    (folder / safetensors.ONE_FILE).unlink()
+    flags = "--mode=import", f"--checkpoint={folder}", f"--workdir={work}"
+    assert call(*flags) == 1
+    assert "may run any program: --pickled reads the tensors" in capsys.readouterr().err
+    assert call(*flags, "--pickled") == 0
+    assert call("--mode=export", f"--workdir={work}", f"--output={tmp_path / 'back'}") == 0
+    for name, tensor in safetensors.find(tmp_path / "back").items():
+        np.testing.assert_array_equal(tensor.read(), state[name].numpy(), err_msg=name)
+
+
+def test_what_torch_would_read_of_a_pickle_by_hand(tmp_path):
+    zipped(tmp_path / "x.bin", TENSOR, np.array([1.5, -2], "f4").tobytes())
+    np.testing.assert_array_equal(pickled.tensors(tmp_path / "x.bin")["x"].read(), [1.5, -2])
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "words"),
+    [
+        (b"cos\nmkdir\n(Vexecuted\ntR.", {}, "x.bin asks for os.mkdir, which no tensor"),
+        (b"(Vexecuted\nios\nmkdir\n.", {}, "x.bin asks for os.mkdir"),
+        (b"(cos\nmkdir\nVexecuted\no.", {}, "x.bin asks for os.mkdir"),
+        (b"\x80\x04\x8c\x02os\x8c\x05mkdir\x93\x8c\x08executed\x85R.", {}, "asks for os.mkdir"),
+        (b"cbuiltins\neval\n(V1\ntR.", {}, "x.bin asks for builtins.eval"),
+        (b"ccollections\nOrderedDict.fromkeys\n.", {}, "asks for collections.OrderedDict.fromkeys"),
+        (b"ctorch\nCharStorage\n.", {}, "asks for torch.CharStorage"),
+        (b"\x82\x01.", {}, "not a whole file of PyTorch 1.6 or later"),
+        (TENSOR.replace(b"R", b"R}(Vread\nI1\nub"), {}, "not a whole file"),  # changed afterwards
+        (TENSOR[:-9], {}, "not a whole file"),
+        (TENSOR.replace(b"V0", b"V7"), {}, "not a whole file .*any/data/7"),
+        (TENSOR.replace(b"tQI0", b"tQI1"), {}, r"tensor of \(2,\) lies outside of its storage"),
+        (TENSOR.replace(b"(I1\nt", b"(I2\nt"), {}, "lies outside of its storage"),
+        (TENSOR.replace(b"tQI0", b"tQI-1"), {}, "lies outside of its storage"),
+        (TENSOR.replace(b"Vcpu\nI2", b"Vcpu\nI3"), {}, "storage 0 does not have 3 numbers"),
+        (TENSOR, {"kind": zipfile.ZIP_DEFLATED}, "data.pkl is compressed|byteorder is compressed"),
+        (TENSOR, {"order": b"big"}, "x.bin is of a machine of another byte order"),
+        (b"}(Vx\nI1\nu.", {}, "'x' is no tensor, but a int"),
+        (b"I1\n.", {}, "'the whole' is no tensor, but a int"),
+    ],
+)
+def test_a_pickle_that_is_no_dict_of_tensors_is_refused(
+    tmp_path, monkeypatch, program, more, words
+):
+    monkeypatch.chdir(tmp_path)
+    zipped(Path("x.bin"), program, **more)
+    with pytest.raises(ValueError, match=words):
+        pickled.tensors(Path("x.bin"))
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("left", [0, 20, 300])
+def test_a_file_that_is_cut_off_is_told(tmp_path, left):
+    zipped(tmp_path / "x.bin", TENSOR)
+    (tmp_path / "x.bin").write_bytes((tmp_path / "x.bin").read_bytes()[:left])
+    with pytest.raises(ValueError, match="x.bin: not a whole file of PyTorch 1.6 or later"):
+        pickled.tensors(tmp_path / "x.bin")
