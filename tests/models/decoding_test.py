@@ -34,7 +34,7 @@ OF_ATTENTION = (
     dict(attention_score="additive", positions="rotary", attention_bias="inward")
     | dict(rotary_fraction=0.5, rotary_scaling=("linear", "factor=3")),
     dict(positions="distance"),
-    dict(positions="relative", num_kv_heads=1, layer_pattern=("window", "full"), window=3),
+    dict(positions="relative_by_layer", num_kv_heads=1, layer_pattern=("window", "full"), window=3),
     dict(
         positions="learned", qk_norm=True, qk_norm_over="heads", layer_pattern=("window",), window=2
     )

@@ -168,7 +168,8 @@ def _stack(
         below = x
 
         def attend(x, w=w, layer=layer):
-            weights = w["self_attention"] | params.get(f"{stack}_bias", {})
+            of_layer = w.get("self_attention_bias", {})
+            weights = w["self_attention"] | params.get(f"{stack}_bias", {}) | of_layer
             kind = config.layer_pattern[layer % len(config.layer_pattern)]
             return [
                 _attention(weights, h, h, config, causal, kind, inner, first_seen, (own, own))
@@ -524,7 +525,7 @@ def _attention(
                 scores = k[:end] @ q[t]
             if config.attention_score == "scaled_dot_product":
                 scores = scores / math.sqrt(head_dim)
-            if kind and config.positions == "relative":
+            if kind and config.positions.startswith("relative"):
                 found = [bucket(s - t, bidirectional=not causal) for s in range(end)]
                 scores = scores + weights["table"][found, head]
             if config.attention_softcap:  # before anything is masked

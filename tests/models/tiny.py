@@ -63,12 +63,15 @@ POSITIONS = tuple(name for name, row in positions.POSITIONS.items() if not row.p
 
 
 def with_positions(choices: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The choices with kinds of positions, which take turns; an additive score has no products that
-    some of them add to."""
+    """The choices with kinds of positions, which take turns where a choice names none; an additive
+    score has no products that some of them add to."""
     kinds = itertools.cycle((name, positions.POSITIONS[name]) for name in POSITIONS)
     for own in choices:
         additive = own.get("attention_score") == "additive"
-        yield {"positions": next(k for k, row in kinds if not (additive and row.distances))} | own
+        if "positions" not in own:
+            fitting = (name for name, row in kinds if not (additive and row.distances))
+            own = own | {"positions": next(fitting)}
+        yield own
 
 
 def _turns():

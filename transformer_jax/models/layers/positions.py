@@ -122,6 +122,7 @@ class PositionKind:
       bias: (config, causal, name=) -> the module of what self-attention adds to its scores, by
         head and distance; it is called with so many queries, so many keys, and the place of the
         first query among these. `causal`: whether nobody sees keys after a query.
+      by_layer: whether each layer has such a module of its own.
       distances: whether that is made of products, with vectors of the distances (`Distances`).
       even: the size that has to be even, or a multiple of `of`.
     """
@@ -132,6 +133,7 @@ class PositionKind:
     learned: bool = False
     rotation: Callable[..., Rotation] | None = None
     bias: Callable[..., nn.Module] | None = None
+    by_layer: bool = False
     distances: bool = False
     even: Literal["d_model", "head_dim"] | None = None
     of: int = 2
@@ -345,6 +347,7 @@ POSITIONS = {
     "learned_2d": PositionKind(places=learned_2d, most=_SIDE, even="d_model"),
     "rotary": PositionKind(rotation=rotation, even="head_dim"),
     "relative": PositionKind(bias=RelativeBias),
+    "relative_by_layer": PositionKind(bias=RelativeBias, by_layer=True),
     "distance": PositionKind(bias=DistanceVectors, distances=True, even="d_model"),
 }
 # Where the vectors of positions are added: to what enters a stack, or, in every attention, to what

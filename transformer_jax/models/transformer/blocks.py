@@ -90,6 +90,9 @@ class Block(nn.Module):
         for index, kind in enumerate(depth(config, stack).kinds):
             setattr(self, kind, _SUBLAYERS[kind](config, inner_norm, self.product))
             setattr(self, f"{kind}_residual", ResidualSublayer(config, stack, index))
+        positions = POSITIONS[config.positions]
+        if positions.bias and positions.by_layer and not tells_set(config, stack):
+            self.self_attention_bias = positions.bias(config, stack == "decoder")
 
     def __call__(
         self, carry: Carry, layer: tuple[Scales, Own, Any], shared: WholeRows
@@ -109,12 +112,13 @@ class Block(nn.Module):
                 # No gradient enters what earlier segments left.
                 seen = jnp.concatenate([jax.lax.stop_gradient(memory), h.astype(memory.dtype)], 1)
                 memory = seen[:, h.shape[1] :]
+            keys = seen.shape[1]
             return self.self_attention(
                 h,
                 seen,
                 shared.mask,
                 shared.rotation,
-                shared.bias,
+                self._bias(shared.bias, h.shape[1], keys, keys - h.shape[1]),
                 shared.offsets,
                 deterministic=deterministic,
             )
@@ -146,8 +150,9 @@ class Block(nn.Module):
         def attend(h):
             nonlocal cache
             cache = cache.write(self.self_attention.slots(h, shared.rotation), shared.slot)
+            bias = self._bias(shared.bias, h.shape[1], cache.keys.shape[3], shared.slot)
             return self.self_attention.cached(
-                h, cache, shared.seen, shared.rotation, shared.bias, hypotheses=shared.hypotheses
+                h, cache, shared.seen, shared.rotation, bias, hypotheses=shared.hypotheses
             )
 
         def look(h):
@@ -158,6 +163,14 @@ class Block(nn.Module):
 
         real = jnp.ones(carry.x.shape[:2], bool)
         return self._sublayers(carry, scales, attend, look, real, True), cache
+
+    def _bias(self, shared: Any, *places: Any) -> Any:
+        """What is added to the scores of self-attention: this layer's own, or that of all layers.
+
+        places: as of `PositionKind.bias`.
+        """
+        own = getattr(self, "self_attention_bias", None)
+        return shared if own is None else own(*places)
 
     def _sublayers(
         self,

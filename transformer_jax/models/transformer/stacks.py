@@ -62,9 +62,9 @@ class Layers:
         if self.ordered:
             self.positions = Positions(config, normed, name=f"{name}positions")
         self.bias: Callable[..., Any] = lambda queries, keys, first: None
-        bias = POSITIONS[config.positions].bias
-        if bias and self.ordered:
-            self.bias = bias(config, stack == "decoder", name=f"{stack}_bias")
+        kind = POSITIONS[config.positions]
+        if kind.bias and self.ordered and not kind.by_layer:
+            self.bias = kind.bias(config, stack == "decoder", name=f"{stack}_bias")
         layers = repeated(Block, depth(config, stack).layers, config.remat)
         self.layers = layers(config, stack, name=stack)
         self.norm = None

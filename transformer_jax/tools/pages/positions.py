@@ -113,11 +113,14 @@ def _of_biases(config: TransformerConfig, params: Any) -> list[dict[str, Any]]:
     made, found, back = POSITIONS[config.positions].bias, [], 128
     assert made is not None
     for stack in stacks(config):
-        causal, name = stack == "decoder", f"{stack}_bias"
+        causal, of_all = stack == "decoder", params.get(f"{stack}_bias", {})
+        own = params[stack].get("self_attention_bias", {}).get("table", ())
+        tables = {f"{stack} layer {n}": {"table": table} for n, table in enumerate(own, start=1)}
         keys = back + 1 if causal else 2 * back + 1
-        bias = made(config, causal).apply({"params": params.get(name, {})}, 1, keys, back)
-        lines = {f"head {head}": line[0] for head, line in enumerate(np.asarray(bias)[0], start=1)}
-        found.append(_curves(f"Biases, {name}", lines, "key's place less the query's", -back))
+        for name, table in (tables or {f"{stack}_bias": of_all}).items():
+            bias = np.asarray(made(config, causal).apply({"params": table}, 1, keys, back))
+            lines = {f"head {head}": line[0] for head, line in enumerate(bias[0], start=1)}
+            found.append(_curves(f"Biases, {name}", lines, "key's place less the query's", -back))
     return found
 
 
