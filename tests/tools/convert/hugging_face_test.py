@@ -169,6 +169,7 @@ CLASSES = {
     "distilbert": "DistilBertForMaskedLM",
     "t5": "T5ForConditionalGeneration",
     "mt5": "MT5ForConditionalGeneration",
+    "umt5": "UMT5ForConditionalGeneration",
     "marian": "MarianMTModel",
     "bart": "BartForConditionalGeneration",
     "mbart": "MBartForConditionalGeneration",
@@ -276,6 +277,7 @@ MODELS = {
     "distilbert": (DISTILBERT, {"model.norm_epsilon": 1e-5}),
     "mt5": (T5, {"model.embedding_scale": None}),
     "mt5, tied": (T5, {"model.embedding_scale": None}),
+    "umt5": (T5, {"model.embedding_scale": 1.0}),
     "bart": (BART, {"model.embedding_norm": False}),
     "mbart": (BART | {"scale_embedding": True}, {"model.embedding_scale": 1.0}),
     "m2m_100": (BART, {"model.embedding_scale": 1.0}),
@@ -440,7 +442,7 @@ def test_a_reference_is_compared_block_by_block(imported, name, tmp_path, monkey
 @pytest.mark.parametrize("name", MODELS)
 def test_a_line_as_long_as_there_are_positions_is_read_whole(imported, name):
     # T5's have no end; 512 is what it was trained with.
-    words = (512 if name.startswith("t5") else 40) - 2
+    words = (512 if name.startswith(("t5", "mt5", "umt5")) else 40) - 2
     ((batch, _),) = imported(name).run.data.prompts([" ".join(["w11"] * words)])
     assert np.sum(batch["inputs"] == 11) == words
 

@@ -52,8 +52,11 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
                 names[kind] = [f"{number}.{kinds[kind]}.{name}" for name in "qkvo"]
         found += rows.layers(f"{stack}.block.{{}}.layer", stack, config, names)
         found += rows.norm(f"{stack}.final_layer_norm", f"{stack}_norm", config)
-        bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        found.append(rows.as_it_is(bias, f"{stack}_bias/table"))
+        bias = f"{stack}.block.{{}}.layer.0.SelfAttention.relative_attention_bias.weight"
+        if config.positions == "relative":
+            found.append(rows.as_it_is(bias.format(0), f"{stack}_bias/table"))
+        else:
+            found.append(rows.as_it_is(bias, f"{stack}/self_attention_bias/table", stack))
     return found
 
 
@@ -134,4 +137,27 @@ MT5 = dataclasses.replace(
     write=lambda ours: {"tie_word_embeddings": ours["tied_embeddings"] == "all"},
     also=lambda ours: {"tied_embeddings": ("all", "inputs")},
     idle=("classifier_dropout",),
+)
+
+
+def _read_umt5(theirs: Settings, ours: Values) -> Values:
+    """Logits of a table that is the head's too are scaled, as in T5."""
+    found = _read_mt5(theirs, ours)
+    return {**found, "embedding_scale": 1.0 if found["tied_embeddings"] == "inputs" else None}
+
+
+# Chung et al. 2023: relative positions with a table in each layer.
+UMT5 = dataclasses.replace(
+    MT5,
+    name="umt5",
+    heads={"tokens": ("UMT5ForConditionalGeneration", "translation")},
+    ours={
+        **{key: value for key, value in MT5.ours.items() if key != "embedding_scale"},
+        "positions": "relative_by_layer",
+    },
+    read=_read_umt5,
+    also=lambda ours: {
+        "tied_embeddings": ("all", "inputs"),
+        "embedding_scale": (1.0 if ours["tied_embeddings"] == "inputs" else None,),
+    },
 )
