@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.tools.convert.llama import CONFIG, SHAPES, checkpoint
+from tests.tools.convert.safetensors_test import entry, raw
 from tests.whole.command_line import call
 from transformer_jax.checkpoint import arrays
 from transformer_jax.config.build import build
@@ -84,6 +85,45 @@ def test_there_and_back(imported, tmp_path, capsys):
     assert "lines is not a folder: choose another" in capsys.readouterr().err
     assert call("--mode=export", f"--workdir={work}", f"--output={back}") == 1
     assert "exists already: choose another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("logits", np.zeros((1, 3, 12), "f4"), "logits is the first that differs .* by .* Nothing"),
+        (
+            "logits",
+            np.zeros((1, 3, 11), "f4"),
+            r"logits is float32 of \(1, 3, 11\), expected float32",
+        ),
+        ("logits", np.zeros((1, 3, 12), "f2"), "logits is float16 of .* dtype=torch.float32"),
+        (
+            "hidden_states.3",
+            np.zeros((1, 3, 8), "f4"),
+            r"holds hidden_states.3, .* hidden_states.2, l",
+        ),
+        (
+            "input_ids",
+            np.array([[1, 12, 3]]),
+            r"input_ids of \(1, 3\) are no rows of .* ids below 12",
+        ),
+        ("attention_mask", np.array([[0, 1, 1]]), "attention_mask has no ones and then zeros"),
+        ("decoder_input_ids", np.array([[1]]), "holds decoder_input_ids, and the model computes"),
+    ],
+)
+def test_a_reference_of_another_model_is_refused(tmp_path, capsys, name, value, words):
+    given = {"input_ids": np.array([[5, 6, 7]]), "logits": np.zeros((1, 3, 12), "f4"), name: value}
+    header, data = {}, b""
+    for key, x in given.items():
+        end = len(data) + x.nbytes
+        dtype = {"f": "F", "i": "I"}[x.dtype.kind] + str(8 * x.itemsize)
+        header[key], data = entry(dtype, x.shape, len(data), end), data + x.tobytes()
+    raw(tmp_path / "reference", header, data)
+    folder, work = checkpoint(tmp_path / "theirs"), tmp_path / "ours"
+    flags = f"--checkpoint={folder}", f"--workdir={work}", f"--verify={tmp_path / 'reference'}"
+    assert call("--mode=import", *flags) == 1 and not work.exists()
+    with pytest.raises(ValueError, match=words):
+        raise ValueError(capsys.readouterr().err)
 
 
 def test_what_was_imported_without_a_tokenizer_is_refused_before_one_is_trained(tmp_path, capsys):

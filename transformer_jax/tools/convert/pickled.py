@@ -9,6 +9,7 @@ import collections
 import io
 import math
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 from transformer_jax.tools.convert.safetensors import DTYPES, Tensor
 
 ONE_FILE = "pytorch_model.bin"
-_LOCAL_HEADER = 30  # bytes, before the entry's name and what else its own header has
 _KINDS = "Double Float Half BFloat16 Long Int Byte Bool".split()
 _STORAGES = dict(zip((f"torch.{kind}Storage" for kind in _KINDS), DTYPES, strict=True))
 
@@ -64,32 +64,27 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, path: Path, file: zipfile.ZipFile):
         (name,) = (name for name in file.namelist() if name.endswith("/data.pkl"))
         self._path, self._file, self._root = path, file, name.removesuffix("data.pkl")
-        if self._root + "byteorder" in file.namelist() and self._read("byteorder") != b"little":
-            raise _Refused(f"{path} is of a machine of another byte order: save it on this one")
-        super().__init__(io.BytesIO(self._read("data.pkl")))
+        super().__init__(io.BytesIO(file.read(self._entry("data.pkl"))))
 
     def find_class(self, module: str, name: str) -> Any:
         """What the pickle may call, and names of storages."""
-        known = _STORAGES | {
+        own = {
             "collections.OrderedDict": collections.OrderedDict,
             "torch._utils._rebuild_tensor_v2": self._tensor,
             "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
         }
-        if f"{module}.{name}" not in known:
-            raise _Refused(
-                f"{self._path} asks for {module}.{name}, which no tensor that is read here needs: "
-                "nothing of it is read"
-            )
-        return known[f"{module}.{name}"]
+        known, asked = own | _STORAGES, f"{module}.{name}"
+        if asked not in known:
+            raise _Refused(f"{self._path} asks for {asked}, which no tensor needs: it is not read")
+        return known[asked]
 
     def persistent_load(self, pid: Any) -> _Storage:
         """The storage that the pickle names."""
         _, dtype, key, _, count = pid
         info = self._entry(f"data/{key}")
         with self._path.open("rb") as file:
-            file.seek(info.header_offset + 26)
-            lengths = (int.from_bytes(file.read(2), "little") for _ in range(2))
-            start = info.header_offset + _LOCAL_HEADER + sum(lengths)
+            file.seek(info.header_offset + 26)  # the lengths of what follows 30 bytes of header
+            start = info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
         size = count * DTYPES[dtype].itemsize
         if not 0 <= size <= info.file_size or start + size > self._path.stat().st_size:
             raise _Refused(f"{self._path}: storage {key} does not have {count} numbers")
@@ -101,15 +96,10 @@ class _Unpickler(pickle.Unpickler):
             raise _Refused(f"{self._path}: {name} is compressed, which PyTorch's files never are")
         return info
 
-    def _read(self, name: str) -> bytes:
-        return self._file.read(self._entry(name))
-
-    def _tensor(self, storage: Any, first: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
-        numbers = [first, *shape, *strides]
-        whole = isinstance(storage, _Storage) and len(shape) == len(strides)
-        whole = whole and all(type(number) is int and number >= 0 for number in numbers)
+    def _tensor(self, storage: _Storage, first: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
+        sound = all(type(n) is int and n >= 0 for n in (first, *shape, *strides))
         last = first + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-        if not whole or (math.prod(shape) and last >= storage.count):
+        if not sound or (math.prod(shape) and last >= storage.count):
             raise _Refused(f"{self._path}: a tensor of {shape} lies outside of its storage")
         dtype = DTYPES[storage.dtype]
         start = storage.start + first * dtype.itemsize

@@ -31,7 +31,6 @@ class Source(NamedTuple):
 
     Attributes:
       config: ours of the model.
-      pictures: whether it reads images, and no texts.
       labels: of a classifier.
       tensors: theirs by the names that the family's rows have.
       tokenizer: None where there is none.
@@ -41,11 +40,15 @@ class Source(NamedTuple):
     folder: Path
     family: Family
     config: Config
-    pictures: bool
     labels: tuple[str, ...]
     tensors: dict[str, safetensors.Tensor]
     tokenizer: Tokenizer | None
     told: list[str]
+
+    @property
+    def pictures(self) -> bool:
+        """Whether the model reads images, and no texts."""
+        return not TASKS[self.config.task.name].recipe.tokenized
 
     @property
     def fingerprint(self) -> str:
@@ -141,20 +144,17 @@ def read(
         labels = theirs.labels(*family.labels)
     elif "model.pooling" in settings and "model.pooling" not in chosen:
         settings |= sentences.settings(folder, settings["data.max_source_length"])
-    config, pictures = load(default.__file__, settings | chosen), "data.image_size" in settings
-    tokenizer = None if pictures else _tokenizer(folder, config, languages)
-    return Source(folder, family, config, pictures, labels, found, tokenizer, theirs.told)
-
-
-def _tokenizer(folder: Path, config: Config, languages: Sequence[str | None]) -> Tokenizer | None:
-    model = config.model
-    tokenizer = special_tokens.tokenizer(folder, model.architecture, languages)
-    if tokenizer is not None and tokenizer.vocab_size > model.vocab_size:
+    config = load(default.__file__, settings | chosen)
+    tokenizer = None
+    if "data.image_size" not in settings:
+        tokenizer = special_tokens.tokenizer(folder, config.model.architecture, languages)
+    size = config.model.vocab_size
+    if tokenizer is not None and tokenizer.vocab_size > size:
         raise ValueError(
-            f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model "
-            f"{model.vocab_size}: they are not of one checkpoint"
+            f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model {size}: they "
+            "are not of one checkpoint"
         )
-    return tokenizer
+    return Source(folder, family, config, labels, found, tokenizer, theirs.told)
 
 
 def told(source: Source) -> list[str]:

@@ -55,7 +55,7 @@ def compare(reference: Mapping[str, Tensor], family: Family, model: Model, param
                 f"{block.shape}; load the model with dtype=torch.float32"
             )
         theirs, block = theirs[real > 0], block[real > 0]
-        shares[name] = float(np.abs(block - theirs).max() / np.abs(theirs).max())
+        shares[name] = float(np.abs(block - theirs).max() / (np.abs(theirs).max() or 1.0))
         if not shares[name] <= TOLERANCE:
             same = ", ".join(list(shares)[:-1]) or "nothing before it"
             raise ValueError(
