@@ -343,7 +343,7 @@ def imported(tmp_path_factory):
         if name in ENCODERS:
             names |= {"cls_token": "w1", "sep_token": "w2", "mask_token": "w4"}
         (theirs / "tokenizer_config.json").write_text(json.dumps(names))
-        codes = ("w20", "w21") if name in ("mbart", "m2m_100") else ()
+        codes: Any = ("w20", "w21") if name in ("mbart", "m2m_100") else ()
         assert commands.import_(ours, str(theirs), *codes) == 0
         return Imported(theirs, ours, *_opened(ours))
 
@@ -484,7 +484,7 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
     one, other = (_theirs(m.eval(), _batch(), bos=1)[real] for m in (original, model))
     np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(one).max())
 
-    codes = ("w20", "w21") if name in ("mbart", "m2m_100") else ()
+    codes: Any = ("w20", "w21") if name in ("mbart", "m2m_100") else ()
     assert commands.import_(tmp_path / "ours", str(tmp_path / "theirs"), *codes) == 0
     again = _opened(tmp_path / "ours")[1]
     jax.tree.map(np.testing.assert_array_equal, again, imported(name).params)
