@@ -20,6 +20,7 @@ GPT2 = {
     "model.positions": "learned",
     "model.embedding_scale": 1.0,
     "model.activation": "gelu_tanh",
+    "task.label_smoothing": 0.0,  # as imported configs have it
     "data.train": ("train.en",),
     "data.validation": ("test.en",),
     "data.test": (),
