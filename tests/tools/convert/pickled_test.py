@@ -12,20 +12,10 @@ from tests.whole.command_line import call
 from transformer_jax.tools.convert import pickled, safetensors
 
 # A dict of one tensor: two numbers from the first of a storage on.
-TENSOR = b"""}(Vx
-ctorch._utils
-_rebuild_tensor_v2
-((Vstorage
-ctorch
-FloatStorage
-V0
-Vcpu
-I2
-tQI0
-(I2
-t(I1
-tI00
-}tRu."""
+TENSOR = (
+    b"}(Vx\nctorch._utils\n_rebuild_tensor_v2\n((Vstorage\nctorch\nFloatStorage\nV0\nVcpu\nI2\ntQ"
+    b"I0\n(I2\nt(I1\ntI00\n}tRu."
+)
 
 
 def zipped(path, program, kind=zipfile.ZIP_STORED):
