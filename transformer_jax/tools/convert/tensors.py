@@ -101,7 +101,8 @@ def written(
 ) -> dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]:
     """Their tensors, as `safetensors.write` takes them: each is made when it is asked for.
 
-    length: the most tokens of a text.
+    length: the most tokens of a text. Raises ValueError for a parameter that has none there, and is
+    not what it stands for.
     """
     ours = arrays.flat(params)
     fixed = family.fixed(config, length).items()
@@ -109,6 +110,9 @@ def written(
         name: (table.shape, functools.partial(np.asarray, table)) for name, table in fixed
     }
     for row in family.rows(config):
+        if not row.theirs:
+            row.write(*(np.asarray(ours[path]) for path in row.ours))
+            continue
         shapes = _shapes(row, ours)
         for layer, theirs in enumerate(_names(row, config), start=row.first):
             for number, name in enumerate(theirs):
@@ -171,6 +175,8 @@ def _names(row: Row, config: TransformerConfig) -> Iterator[tuple[str, ...]]:
 
 def _shapes(row: Row, ours: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """The shapes of a row's tensors of one layer, by our parameters or their shapes."""
+    if not row.theirs:
+        return []
     shapes = [ours[path].shape[0 if row.stack is None else 1 :] for path in row.ours]
     return [x.shape for x in row.write(*(np.broadcast_to(np.float32(0), s) for s in shapes))]
 
