@@ -130,7 +130,7 @@ DIAGNOSTICS: Mapping[str, Measure] = {
     },
     # of attention: mean entropy in nats, for each layer
     "entropy": _over_queries("entropy"),
-    # of attention: the largest logit of all heads and queries, for each layer
+    # of attention: the largest logit of all heads and queries, not capped, for each layer
     "largest_logit": by_attention(observed.largest_logit),
     # of attention: mean norm of queries, scaled as their products are, for each layer
     "query_norm": _over_queries("query_norm"),
