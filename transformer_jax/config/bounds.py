@@ -62,9 +62,9 @@ _BY_INTERVAL = {
         model.feed_forward_dropout_rate task.label_smoothing optimizer.beta1 optimizer.beta2
         train.ema_decay
     """,
-    Interval(
-        0, 1, "(]"
-    ): "data.train_share task.mask_rate model.norm_epsilon model.rotary_fraction",
+    Interval(0, 1, "(]"): """
+        data.train_share task.mask_rate model.norm_epsilon model.rotary_fraction
+    """,
     Interval(0, 1, "(]", " (1: all tokens)"): "decode.top_p",
     Interval(0, 2): "model.depth_exponent",
     Interval(0, 10, "(]"): "model.attention_gain",

@@ -111,5 +111,6 @@ def read(scaling: tuple[str, ...]) -> tuple[RotaryScaling, dict[str, Any]]:
         numbers[number] = parts if number == "short_factor" else float(parts[0])
     missing = [one.name for one in parameters if one.default is one.empty]
     if missing := [one for one in missing if not np.all(numbers.get(one, 0))]:
-        raise ValueError(f"model.rotary_scaling of {name!r} lacks {', '.join(missing)}")
+        lacks = ", ".join(missing)
+        raise ValueError(f"model.rotary_scaling of {name!r} lacks {lacks} (numbers above 0)")
     return row, numbers

@@ -67,7 +67,7 @@ def cudnn_attention(
     Args:
       implementation: "xla" computes the same by plain products, on any device.
     """
-    del weights
+    del weights, softcap
     length = queries.shape[1]
     # Of odd lengths it has no gradients, so a last token is added, which no other one sees.
     queries, keys, values = (_even(x, 1) for x in (queries, keys, values))
