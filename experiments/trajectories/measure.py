@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.commands import restore
+from transformer_jax.checkpoint.checkpoints import load_parameters, whole
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
 from transformer_jax.configs.default import Config
@@ -16,7 +16,7 @@ from transformer_jax.inspection.diagnostics import diagnose
 from transformer_jax.inspection.measures import Step
 from transformer_jax.inspection.probes import ROWS
 from transformer_jax.run import Run
-from transformer_jax.runs.workdir import read_metrics
+from transformer_jax.runs.workdir import CHECKPOINTS, read_metrics
 from transformer_jax.tools.convert import commands
 
 _PLACE = "diagnostics/"
@@ -49,9 +49,7 @@ def measure(config: Config, workdir: Path, *, steps: Sequence[int]) -> list[dict
 
 
 def _parameters(run: Run, workdir: Path, step: int) -> Any:
-    folder = run.checkpoints(workdir).find(step)
-    assert folder is not None, f"there is no checkpoint {step}"
-    return restore.load_parameters([folder], run.abstract_state().params)
+    return load_parameters([whole(workdir / CHECKPOINTS / str(step))], run.abstract_state().params)
 
 
 def _batches(run: Run, steps: int) -> dict[int, Any]:

@@ -189,7 +189,7 @@ class Family:
                 length = _LONGEST
             sides = [_SIDES[stack] for stack in ARCHITECTURES[ours["architecture"]]]
             ours |= {f"data.{k}_{side}_length": length for k in ("max", "row") for side in sides}
-        task = {"task.name": self.heads[ours.pop("head")][1]}
+        task: Values = {"task.name": self.heads[ours.pop("head")][1]}
         if (
             task["task.name"] in _UNSMOOTHED
         ):  # so that losses and gradients are those of its training
