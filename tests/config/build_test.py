@@ -82,7 +82,6 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
         ("model.family=recurrent model.num_layers=1001", "num_layers=1001 .*more than 1000"),
         ("model.d_model=9", "model.d_model=9 .*model.num_heads=2.*model.head_dim"),
         (f"{LEARNED} model.max_length=15", "data.row_target_length = 16 .*model.max_length=15"),
-        (f"{LEARNED} model.max_length=20", "decode.extra_length, = 58 .*model.max_length=20"),
         (f"{LEARNED} {DECODER} model.max_length=15", "row_target_length = 16 .*max_length=15"),
         (f"{DYNAMIC} {DECODER}", "row_target_length = 16 .* 15 positions of .*'dynamic'"),
         ("train.evaluate_every=3 checkpoint.every=2", "evaluate_every=3 .*checkpoint.every=2"),

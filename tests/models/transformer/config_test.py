@@ -55,7 +55,7 @@ CUDNN = dict(attention_kernel="cudnn", dtype="bfloat16")
         (dict(memory_length=5), "'decoder_only', got 'encoder_decoder'"),
         (
             dict(memory_length=5, architecture="decoder_only", positions="sinusoidal"),
-            "'relative' or 'distance', got 'sinusoidal'",
+            "'relative' or 'relative_by_layer' or 'distance', got 'sinusoidal'",
         ),
         (dict(positions="distance", attention_score="additive"), "attention_score='additive'"),
         (dict(positions="relative", attention_softcap=9.0), "leave it out, or .*'relative'"),

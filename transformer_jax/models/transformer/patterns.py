@@ -3,7 +3,8 @@
 What differs rides through the scan over depth as arrays; where all layers are alike there are none.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -48,10 +49,15 @@ class Own(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The layers of a stack, from its bottom: whether each has a window, and what turns it."""
+    """The layers of a stack, from its bottom: whether each has a window, and what turns it.
+
+    Attributes:
+      layers: of the stack, over which the others are repeated.
+    """
 
     windowed: tuple[bool, ...]
     bases: tuple[Base | None, ...]
+    layers: int
 
     @classmethod
     def of(cls, names: Sequence[str], layers: int, window_base: bool) -> "Pattern":
@@ -59,14 +65,15 @@ class Pattern(NamedTuple):
 
         window_base: whether layers with a window have a base of their own.
         """
-        kinds = [LAYER_KINDS[names[layer % len(names)]] for layer in range(layers)]
+        kinds = [LAYER_KINDS[name] for name in names[:layers]]
 
         def base(kind: LayerKind) -> Base | None:
             if not kind.turned:
                 return None
             return "window_rotary_base" if kind.windowed and window_base else "rotary_base"
 
-        return cls(tuple(kind.windowed for kind in kinds), tuple(base(kind) for kind in kinds))
+        windowed, bases = (kind.windowed for kind in kinds), (base(kind) for kind in kinds)
+        return cls(tuple(windowed), tuple(bases), layers)
 
     @property
     def windows(self) -> tuple[bool, ...]:
@@ -78,13 +85,19 @@ class Pattern(NamedTuple):
         """Each of `bases` once."""
         return tuple(dict.fromkeys(self.bases))
 
+    def kinds(self) -> Iterator[tuple[bool, Base | None]]:
+        """Yields both of each layer."""
+        period = zip(self.windowed, self.bases, strict=True)
+        return itertools.islice(itertools.cycle(period), self.layers)
+
     def own(self) -> Own:
         """What rides through the scan."""
         windowed = rotation = None
         if len(self.windows) > 1:
-            windowed = np.array(self.windowed)
+            windowed = np.resize(np.array(self.windowed), self.layers)
         if len(self.rotations) > 1:
-            rotation = np.array([self.rotations.index(base) for base in self.bases], np.int32)
+            numbers = [self.rotations.index(base) for base in self.bases]
+            rotation = np.resize(np.array(numbers, np.int32), self.layers)
         return Own(windowed, rotation)
 
 

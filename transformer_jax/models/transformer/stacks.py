@@ -158,8 +158,7 @@ class Layers:
         )
         carry, scales = Carry.start(config, self.stack, x), Scales.of(config, self.stack)
         written = []
-        kinds = zip(*self.pattern, strict=True)
-        layers = zip(context.layers, context.sources, kinds, strict=True)
+        layers = zip(context.layers, context.sources, self.pattern.kinds(), strict=True)
         for number, (layer, source, (windowed, base)) in enumerate(layers):
             own = jax.tree.map(lambda leaf, number=number: leaf[number], scales)
             tokens = new(seen=seen[windowed], rotation=rotations[base])
