@@ -72,8 +72,8 @@ class Pattern(NamedTuple):
                 return None
             return "window_rotary_base" if kind.windowed and window_base else "rotary_base"
 
-        windowed, bases = (kind.windowed for kind in kinds), (base(kind) for kind in kinds)
-        return cls(tuple(windowed), tuple(bases), layers)
+        bases: tuple[Base | None, ...] = tuple(map(base, kinds))
+        return cls(tuple(kind.windowed for kind in kinds), bases, layers)
 
     @property
     def windows(self) -> tuple[bool, ...]:
