@@ -72,8 +72,8 @@ class Pattern(NamedTuple):
                 return None
             return "window_rotary_base" if kind.windowed and window_base else "rotary_base"
 
-        bases: tuple[Base | None, ...] = tuple(map(base, kinds))
-        return cls(tuple(kind.windowed for kind in kinds), bases, layers)
+        windowed = tuple(kind.windowed for kind in kinds)
+        return cls(windowed, tuple(base(kind) for kind in kinds), layers)
 
     @property
     def windows(self) -> tuple[bool, ...]:
