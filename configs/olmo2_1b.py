@@ -7,7 +7,8 @@ positions of base 500,000, no biases. Differences: kernels are drawn as everywhe
 instead of from N(0, 0.02); the tokenizer is trained on the data, which are the English articles of
 Wiki-40B, see configs/gpt2.py. A step has 2,097,152 tokens.
 
-For a TPU v5e-64. Not run yet: no time, no score.
+For a TPU v5e-64. Not run yet: no time, no score. Preflight (27 November 2026, libtpu 0.0.42): a
+training step needs 11.76 of 15.75 GiB per chip and takes at least 1.92 s, at 80% of all FLOPs.
 """
 
 from transformer_jax.configs import default
