@@ -79,6 +79,11 @@ ATTENTION_BIASES = {
 }
 
 
+def biases_of(name: str | None, bias: bool) -> Biases:
+    """Those of a row of `ATTENTION_BIASES`; None: where `bias` has them, not of keys."""
+    return Biases(inward=bias, outward=bias) if name is None else ATTENTION_BIASES[name]
+
+
 class Offsets(NamedTuple):
     """Vectors that say where tokens stand, for attention alone: values are made without them.
 
@@ -128,7 +133,7 @@ class Attention(nn.Module):
       distances: whether scores have a part by distance, and so a kernel W of their vectors.
       inner_norm: the heads' outputs are normalised before they are projected.
       product: what multiplies by kernels, `product` or, to decode, `kernel_first`.
-      biases: a key of `ATTENTION_BIASES`; None: where `config.bias` has them, not of keys.
+      biases: as of `biases_of`.
     """
 
     config: Any
@@ -153,9 +158,7 @@ class Attention(nn.Module):
             drawn = parameter(self, name, inward, size, axes, matrix=(1, 2), role="hidden")
             return times(config.multipliers.hidden, drawn)
 
-        biases = Biases(inward=config.bias, outward=config.bias)
-        if self.biases is not None:
-            biases = ATTENTION_BIASES[self.biases]
+        biases = biases_of(self.biases, config.bias)
 
         def bias(there, name, size, axes):
             return parameter(self, name, zeros, size, axes, role="vector") if there else None

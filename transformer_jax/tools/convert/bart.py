@@ -12,13 +12,12 @@ from transformer_jax.tools.convert import marian, opt, rows
 from transformer_jax.tools.convert.family import (
     ACTIVATIONS,
     FAIRSEQ,
+    SIDES,
     Family,
     Setting,
     Settings,
     Values,
 )
-
-_SIDES = {"encoder": "source", "decoder": "target"}
 
 
 def _rows(norms: str, config: TransformerConfig) -> list[rows.Row]:
@@ -26,7 +25,7 @@ def _rows(norms: str, config: TransformerConfig) -> list[rows.Row]:
     found = [rows.as_it_is("model.shared.weight", "embedding/table")]
     if config.logits_bias:
         found.append(rows.first("final_logits_bias", "logits_bias/bias"))
-    for stack in _SIDES:
+    for stack in SIDES:
         layers = f"model.{stack}.layers.{{}}"
         found += rows.layers(layers, stack, config, rows.fairseq(stack, norms))
         if norms == "pre_norm":
@@ -37,7 +36,7 @@ def _rows(norms: str, config: TransformerConfig) -> list[rows.Row]:
 def _learned(norms: str, config: TransformerConfig) -> list[rows.Row]:
     """With tables of positions, and a norm behind them."""
     found = _rows(norms, config)
-    for stack, side in _SIDES.items():
+    for stack, side in SIDES.items():
         found.append(
             opt.positions(f"model.{stack}.embed_positions.weight", f"{side}_positions/table")
         )
@@ -79,7 +78,7 @@ def _fixed(config: TransformerConfig) -> list[rows.Row]:
 
     return _rows("pre_norm", config) + [
         rows.Row((), (f"{side}_positions/table",), lambda: (table,), write)
-        for side in _SIDES.values()
+        for side in SIDES.values()
     ]
 
 
@@ -137,7 +136,7 @@ def _family(
         optional="logits_bias/*",
         copies=tuple(
             (copy, "model.shared.weight")
-            for copy in ("lm_head.weight", *(f"model.{s}.embed_tokens.weight" for s in _SIDES))
+            for copy in ("lm_head.weight", *(f"model.{s}.embed_tokens.weight" for s in SIDES))
         ),
         prefix="model.",
         idle=("classif*_dropout", "*_layerdrop"),

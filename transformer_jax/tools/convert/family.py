@@ -50,7 +50,7 @@ _NEEDED = object()
 _UNSMOOTHED = "causal_lm", "masked_lm", "classification", "tagging"
 _LONGEST = 4096  # tokens of a row of an imported config
 # Which text a stack reads.
-_SIDES = {"encoder": "source", "decoder": "target"}
+SIDES = {"encoder": "source", "decoder": "target"}
 
 
 class Setting(NamedTuple):
@@ -187,7 +187,7 @@ class Family:
                     "others set data.max_*_length and data.row_*_length."
                 )
                 length = _LONGEST
-            sides = [_SIDES[stack] for stack in ARCHITECTURES[ours["architecture"]]]
+            sides = [SIDES[stack] for stack in ARCHITECTURES[ours["architecture"]]]
             ours |= {f"data.{k}_{side}_length": length for k in ("max", "row") for side in sides}
         task: Values = {"task.name": self.heads[ours.pop("head")][1]}
         if (
@@ -384,6 +384,11 @@ class Settings:
     def tensor(self, name: str) -> np.ndarray | None:
         """A tensor; None: there is none."""
         return self._tensors[name].read() if name in self._tensors else None
+
+
+def any_of(*names: str) -> Callable[[Values], dict[str, tuple[Any, ...]]]:
+    """A `Family.also` by which these settings of ours may have any value."""
+    return lambda ours: {name: (ours[name],) for name in names}
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

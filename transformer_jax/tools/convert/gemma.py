@@ -32,25 +32,23 @@ def _rows(
     ]
 
 
-def _tanh(theirs: Settings, *names: str) -> None:
+def _tanh(theirs: Settings) -> None:
     """The activation is GELU by tanh, whatever an old name of it says."""
-    for name in names:
+    for name in ("hidden_act", "hidden_activation"):
         theirs.choose(name, dict.fromkeys(("gelu_pytorch_tanh", "gelu", "gelu_new", None)))
 
 
 def _read(theirs: Settings, ours: Values) -> Values:
-    _tanh(theirs, "hidden_act", "hidden_activation")
+    _tanh(theirs)
     return rotary.read(theirs)
 
 
 def _windows(
     theirs: Settings, ours: Values, pattern: Sequence[str], caps: Sequence[float | None]
 ) -> Values:
-    _tanh(theirs, "hidden_act", "hidden_activation")
+    _tanh(theirs)
     theirs.get("query_pre_attn_scalar")  # see `_scores`
-    found = rotary.read_pattern(theirs, ours, pattern)
-    window = theirs.get("sliding_window", 4096)
-    found["window"] = window if "window" in found["layer_pattern"] else None
+    found = rotary.read_pattern(theirs, ours, pattern, theirs.get("sliding_window", 4096))
     for (name, own), cap in zip(_CAPS.items(), caps, strict=True):
         found[own] = theirs.given(name, cap)
     return found

@@ -2,7 +2,14 @@
 
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import rotary, rows
-from transformer_jax.tools.convert.family import ACTIVATIONS, Family, Setting, Settings, Values
+from transformer_jax.tools.convert.family import (
+    ACTIVATIONS,
+    Family,
+    Setting,
+    Settings,
+    Values,
+    any_of,
+)
 
 _KINDS = {"global": "full", "local": "window"}
 _LAYER = {
@@ -39,8 +46,8 @@ def _read(theirs: Settings, ours: Values) -> Values:
 
 def _write(ours: Values) -> Values:
     kinds = {own: kind for kind, own in _KINDS.items()}
-    pattern, layers = ours["layer_pattern"], ours["num_layers"]
-    names = [kinds[pattern[layer % len(pattern)]] for layer in range(layers)]
+    pattern = rotary.repeated(ours["layer_pattern"], ours["num_layers"])
+    names = [kinds[kind] for kind in pattern]
     return {
         "attention_types": [[[name], 1] for name in names],
         "attention_layers": names,
@@ -76,7 +83,7 @@ GPT_NEO = Family(
     rows=_rows,
     read=_read,
     write=_write,
-    also=lambda ours: {name: (ours[name],) for name in ("layer_pattern", "window")},
+    also=any_of("layer_pattern", "window"),
     left=("transformer.h.*.attn.attention.bias", "transformer.h.*.attn.attention.masked_bias"),
     copies=(("lm_head.weight", "transformer.wte.weight"),),
     prefix="transformer.",

@@ -8,7 +8,14 @@ import numpy as np
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import rotary, rows
-from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values
+from transformer_jax.tools.convert.family import (
+    SIZES,
+    Family,
+    Setting,
+    Settings,
+    Values,
+    any_of,
+)
 
 TABLE = "model.embed_tokens.weight"
 _ATTENTION = [f"self_attn.{name}_proj" for name in "qkvo"]
@@ -96,7 +103,7 @@ def family(
             Setting("attention_dropout", "attention_dropout_rate", 0.0),
             Setting("tie_word_embeddings", "tied_embeddings", tied, {True: "all", False: "none"}),
         ),
-        also=lambda ours: {name: (ours[name],) for name in (*_ANY, *also)},
+        also=any_of(*_ANY, *also),
         **{
             "rows": make_rows,
             "read": lambda theirs, ours: rotary.read(theirs),
@@ -147,10 +154,9 @@ def _some_windows(theirs: Settings, ours: Values) -> Values:
     kinds = [
         "window" if layer >= first and window is not None else "full" for layer in range(layers)
     ]
-    found = rotary.read_pattern(theirs, ours, kinds)
+    found = rotary.read_pattern(theirs, ours, kinds, window)
     if "window" in found["layer_pattern"] and window is None:
         raise ValueError("config.json: layer_types names windows, which use_sliding_window denies")
-    found["window"] = window if "window" in found["layer_pattern"] else None
     return found | rotary.read(theirs)
 
 
@@ -175,8 +181,8 @@ def _unturned(theirs: Settings, ours: Values) -> Values:
 
 
 def _write_unturned(ours: Values) -> Values:
-    kinds, layers = ours["layer_pattern"], ours["num_layers"]
-    turned = [int(kinds[layer % len(kinds)] == "full") for layer in range(layers)]
+    kinds = rotary.repeated(ours["layer_pattern"], ours["num_layers"])
+    turned = [int(kind == "full") for kind in kinds]
     return {**rotary.written(ours), "no_rope_layers": turned, "layer_types": None}
 
 

@@ -4,7 +4,14 @@ import numpy as np
 
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import llama, rotary, rows
-from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values
+from transformer_jax.tools.convert.family import (
+    SIZES,
+    Family,
+    Setting,
+    Settings,
+    Values,
+    any_of,
+)
 
 _LAYER = "model.layers.{}"
 _TABLE = "model.embeddings.tok_embeddings.weight"
@@ -63,10 +70,9 @@ def _untrained(bias: np.ndarray) -> tuple[()]:
 def _read(theirs: Settings, ours: Values) -> Values:
     every, layers = theirs.get("global_attn_every_n_layers", 3), ours["num_layers"]
     kinds = tuple("window" if layer % every else "full" for layer in range(layers))
-    found = rotary.read_pattern(theirs, ours, kinds)
     # So many tokens in all, on both sides, and the token itself.
     window = theirs.get("local_attention", 128) // 2 + 1
-    found["window"] = window if "window" in found["layer_pattern"] else None
+    found = rotary.read_pattern(theirs, ours, kinds, window)
     found |= rotary.read(theirs, theta=theirs.get("global_rope_theta", 160_000.0))
     base = theirs.given(_OLD_BASE, 10_000.0)
     found |= rotary.read_window_base(theirs, {**ours, **found}, _OLD_BASE, base)
@@ -119,7 +125,7 @@ MODERNBERT = Family(
     rows=_rows,
     read=_read,
     write=_write,
-    also=lambda ours: {name: (ours[name],) for name in _ANY},
+    also=any_of(*_ANY),
     optional="token_head/*",
     unread=("classifier.*", "head.*"),
     copies=(("decoder.weight", _TABLE),),

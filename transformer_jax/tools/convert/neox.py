@@ -14,6 +14,7 @@ from transformer_jax.tools.convert.family import (
     Setting,
     Settings,
     Values,
+    any_of,
 )
 
 _LAYER = "gpt_neox.layers.{}"
@@ -86,10 +87,6 @@ def _write(ours: Values) -> Values:
     return written | {"rotary_pct": fraction, "rotary_emb_base": ours["rotary_base"]}
 
 
-def _any(*names: str):
-    return lambda ours: {name: (ours[name],) for name in names}
-
-
 _ROTATION = "rotary_base", "rotary_scaling", "rotary_fraction"
 _OURS = dict(
     architecture="decoder_only", residual="parallel", positions="rotary", embedding_scale=1.0
@@ -114,7 +111,7 @@ GPT_NEOX = Family(
     rows=_rows,
     read=_read,
     write=_write,
-    also=_any(*_ROTATION),
+    also=any_of(*_ROTATION),
     left=tuple(
         f"gpt_neox.layers.*.{name}"
         for name in ("attention.bias", "attention.masked_bias", "*rotary_emb.inv_freq")
@@ -177,7 +174,7 @@ PHI = Family(
     rows=_phi_rows,
     read=lambda theirs, ours: {"rotary_fraction": 1.0, **rotary.read(theirs, fraction=0.5)},
     write=rotary.written,
-    also=_any(*_ROTATION),
+    also=any_of(*_ROTATION),
     left=("model.layers.*.self_attn.rotary_emb.inv_freq",),
     prefix="model.",
 )

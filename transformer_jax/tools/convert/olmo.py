@@ -21,9 +21,8 @@ def _unnormed(config: TransformerConfig) -> list[rows.Row]:
 
 
 def _windows(theirs: Settings, ours: Values) -> Values:
-    found = rotary.read_pattern(theirs, ours, ("window", "window", "window", "full"))
-    window = theirs.get("sliding_window", 4096)
-    found["window"] = window if "window" in found["layer_pattern"] else None
+    pattern, window = ("window", "window", "window", "full"), theirs.get("sliding_window", 4096)
+    found = rotary.read_pattern(theirs, ours, pattern, window)
     found |= rotary.read(theirs, theta=5e5)
     # An old file's one base is that of all layers; what is scaled is that of full layers alone.
     base = theirs.get("rope_theta", 5e5)

@@ -8,13 +8,6 @@ from transformer_jax.tools.convert.family import ACTIVATIONS, Family, Setting, S
 
 _STEM = "model.decoder"
 OFFSET = 2  # rows of a table of positions that no token reads, in what comes of fairseq
-_LAYER = {
-    "self_attention": [f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")],
-    "self_attention_residual/pre_norm": "self_attn_layer_norm",
-    "feed_forward/up": "fc1",
-    "feed_forward/down": "fc2",
-    "feed_forward_residual/pre_norm": "final_layer_norm",
-}
 
 
 def positions(theirs: str, ours: str) -> rows.Row:
@@ -28,10 +21,11 @@ def positions(theirs: str, ours: str) -> rows.Row:
 
 
 def _rows(config: TransformerConfig) -> list[rows.Row]:
+    names = rows.fairseq("encoder", "pre_norm")  # no layer has cross-attention
     return [
         rows.as_it_is(f"{_STEM}.embed_tokens.weight", "embedding/table"),
         positions(f"{_STEM}.embed_positions.weight", "positions/table"),
-        *rows.layers(f"{_STEM}.layers.{{}}", "decoder", config, _LAYER),
+        *rows.layers(f"{_STEM}.layers.{{}}", "decoder", config, names),
         *rows.norm(f"{_STEM}.final_layer_norm", "decoder_norm", config),
     ]
 

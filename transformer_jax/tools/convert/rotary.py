@@ -133,8 +133,13 @@ def _written_scaling(ours: Values) -> Values:
     return {"rope_type": name, **values}
 
 
-def read_pattern(theirs: Settings, ours: Values, otherwise: Sequence[str]) -> Values:
-    """The kinds of the layers, whose list wins over a pattern of old releases."""
+def read_pattern(
+    theirs: Settings, ours: Values, otherwise: Sequence[str], window: int | None
+) -> Values:
+    """The kinds of the layers, whose list wins over a pattern of old releases, and the window.
+
+    window: of layers that have one.
+    """
     kinds = theirs.get("layer_types") or ()
     known = ", ".join(map(repr, _KINDS))
     for kind in kinds:
@@ -143,21 +148,22 @@ def read_pattern(theirs: Settings, ours: Values, otherwise: Sequence[str]) -> Va
     layers = ours["num_layers"]
     if kinds and len(kinds) != layers:
         raise ValueError(f"config.json: layer_types names {len(kinds)} layers of {layers}")
-    names = tuple(_KINDS[kind] for kind in kinds) or _repeated(otherwise, layers)
-    return {"layer_pattern": shortest(names)}
+    names = tuple(_KINDS[kind] for kind in kinds) or repeated(otherwise, layers)
+    return {"layer_pattern": shortest(names), "window": window if "window" in names else None}
 
 
 def written_pattern(ours: Values) -> list[str]:
     """Their list of the kinds of all layers."""
     kinds = {own: theirs for theirs, own in _KINDS.items()}
-    return [kinds[own] for own in _repeated(ours["layer_pattern"], ours["num_layers"])]
+    return [kinds[own] for own in repeated(ours["layer_pattern"], ours["num_layers"])]
 
 
 def shortest(names: Sequence[str]) -> tuple[str, ...]:
     """The shortest pattern that these layers repeat."""
     sizes = range(1, len(names) + 1)
-    return next(tuple(names[:n]) for n in sizes if _repeated(names[:n], len(names)) == names)
+    return next(tuple(names[:n]) for n in sizes if repeated(names[:n], len(names)) == names)
 
 
-def _repeated(names: Sequence[str], layers: int) -> tuple[str, ...]:
+def repeated(names: Sequence[str], layers: int) -> tuple[str, ...]:
+    """A pattern over so many layers."""
     return tuple(names[layer % len(names)] for layer in range(layers))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.models.layers.attention import ATTENTION_BIASES, Biases
+from transformer_jax.models.layers.attention import biases_of
 from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.transformer.config import TransformerConfig
 
@@ -87,9 +87,8 @@ def norm(theirs: str, ours: str, config: TransformerConfig, stack: str | None = 
 def attention(theirs: Sequence[str], ours: str, config: TransformerConfig, stack: str) -> list[Row]:
     """An attention of separate matrices. theirs: the names of query, key, value and output."""
     (query, key, value, output) = theirs
-    biases = Biases(inward=config.bias, outward=config.bias)
-    if ours.endswith("self_attention") and config.attention_bias is not None:
-        biases = ATTENTION_BIASES[config.attention_bias]
+    own = config.attention_bias if ours.endswith("self_attention") else None
+    biases = biases_of(own, config.bias)
     heads, kv_heads = ((number, config.head_dim) for number in (config.num_heads, config.kv_heads))
     rows = [
         *linear(query, f"{ours}/query", stack, bias=biases.inward, outputs=heads),

@@ -183,14 +183,19 @@ def _codes(
     return found
 
 
+def _described(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What was kept of the checkpoint that a tokenizer came with."""
+    return json.loads(tokenizer.described or "{}")
+
+
 def origin(tokenizer: Tokenizer) -> str | None:
     """The `model_type` of the checkpoint that a tokenizer came with."""
-    return json.loads(tokenizer.described or "{}").get(_ORIGIN)
+    return _described(tokenizer).get(_ORIGIN)
 
 
 def longest(tokenizer: Tokenizer) -> int:
     """The tokens of a text at most, as the checkpoint of a tokenizer says; 0: it says nothing."""
-    most = json.loads(tokenizer.described or "{}").get("model_max_length")
+    most = _described(tokenizer).get("model_max_length")
     return int(most) if isinstance(most, int | float) and most < _NO_END else 0
 
 
@@ -251,7 +256,7 @@ def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architectur
         "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": config.get("max_position_embeddings", config.get("n_positions")),
         "split_special_tokens": not special.in_text,
-        **json.loads(tokenizer.described or "{}"),
+        **_described(tokenizer),
         **{key: tokenizer.token(i) for key, i in named.items() if i is not None},
     }
     described.pop(_ORIGIN, None)

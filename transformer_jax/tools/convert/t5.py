@@ -13,15 +13,19 @@ from transformer_jax.tools.convert.family import Family, Setting, Settings, Valu
 _TABLES = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 
 
+def _own_head(theirs: Settings) -> bool:
+    """Whether the head is there, and not the table."""
+    head, table = (theirs.tensor(name) for name in ("lm_head.weight", "shared.weight"))
+    return head is not None and table is not None and not np.array_equal(head, table)
+
+
 def _read(theirs: Settings, ours: Values) -> Values:
     # What releases before 5 made of feed_forward_proj, and would be read in its place.
     relu = ours["activation"] == "relu"
     theirs.refuse("dense_act_fn", "relu" if relu else "gelu_new")
     theirs.refuse("is_gated_act", not relu)
     # Releases from 5 on tie the head in any case, so that the tensors tell.
-    head, table = (theirs.tensor(name) for name in ("lm_head.weight", "shared.weight"))
-    differs = head is not None and table is not None and not np.array_equal(head, table)
-    tied = "inputs" if differs else ours["tied_embeddings"]
+    tied = "inputs" if _own_head(theirs) else ours["tied_embeddings"]
     if ours["embedding_scale"] is None and tied == "inputs":
         raise ValueError(
             "config.json: logits of a head of its own that are scaled (scale_decoder_outputs=True) "
@@ -115,12 +119,10 @@ T5 = Family(
 
 def _read_mt5(theirs: Settings, ours: Values) -> Values:
     """Releases from 5 on say that the head is the table, and take the head that is there."""
-    head, table = (theirs.tensor(name) for name in ("lm_head.weight", "shared.weight"))
-    own = head is not None and table is not None and not np.array_equal(head, table)
     theirs.choose("tie_word_embeddings", {True: None, False: None}, True)
     theirs.refuse("dense_act_fn", "gelu_new")
     theirs.refuse("is_gated_act", True)
-    return {"tied_embeddings": "inputs" if own else "all"}
+    return {"tied_embeddings": "inputs" if _own_head(theirs) else "all"}
 
 
 # Xue et al. 2021: T5 1.1, whose logits are never scaled.
