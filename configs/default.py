@@ -156,14 +156,15 @@ def get_config(arg: str = "") -> Config:
 def _data() -> Config:
     data: Config = config_dict.ConfigDict()
     # "embedded": the generated English-German grammar; "bigram_copy": words drawn from a Markov
-    # chain, each 16 of them followed by their copy; "tfds": a set of the TFDS catalogue; "text":
-    # two parallel files, a sentence a line (for language models plain text files); "scan": files of
-    # the SCAN task; "tsv": tab-separated columns; "labelled": lines "LABEL sentence"; "conll": a
-    # word and its tag a line; "conllu": CoNLL-U; "json": a JSON object a line; "parquet": Parquet;
-    # "babi", "squad" (also XQuAD), "fairytaleqa": questions in the formats of these sets. Of
-    # images "folder": files in data.dir/SPLIT/LABEL; "digits": scikit-learn's, of 8x8 pixels; and
-    # "parquet" and "tfds"; with boxes "scenes": generated; "coco": COCO's JSON; "voc": Pascal VOC's
-    # folders.
+    # chain, each 16 of them followed by their copy; "backcopy": the same chain, but after three of
+    # its words comes the one before them; "repeat": drawn words, repeated at a distance that
+    # differs by piece (of 64); "tfds": a set of the TFDS catalogue; "text": two parallel files, a
+    # sentence a line (for language models plain text files); "scan": files of the SCAN task; "tsv":
+    # tab-separated columns; "labelled": lines "LABEL sentence"; "conll": a word and its tag a line;
+    # "conllu": CoNLL-U; "json": a JSON object a line; "parquet": Parquet; "babi", "squad" (also
+    # XQuAD), "fairytaleqa": questions in the formats of these sets. Of images "folder": files in
+    # data.dir/SPLIT/LABEL; "digits": scikit-learn's, of 8x8 pixels; and "parquet" and "tfds"; with
+    # boxes "scenes": generated; "coco": COCO's JSON; "voc": Pascal VOC's folders.
     data.source = "embedded"
     data.dir = ""  # folder of the data set's own files (of the sources that read files)
     # In the catalogue, as "wmt14_translate/de-en" ("tfds"); "shapes" or "digits" ("scenes").
@@ -178,7 +179,7 @@ def _data() -> Config:
     data.label_feature = "antecedent"  # the column or feature of labels or tags
     data.prefix = ""  # what stands before each source, such as "translate English to German: "
     data.document_separator = "\n"  # what ends a document of plain text ("": nothing but the file)
-    # What each split is made of. embedded, tfds: TFDS split expressions; bigram_copy: its splits of
+    # What each split is made of. embedded, tfds: TFDS split expressions; generated words: splits of
     # the same names; text of translations: prefixes P of pairs P.en, P.de; others: files. They are
     # in data.dir, plain or packed (.gz, .zst), and names may be patterns, as "part-*.json".
     data.train = ("train",)
@@ -247,6 +248,8 @@ def _model() -> Config:
     # Of "depth_scaled": branches are scaled by (layers / 2)^-depth_exponent, 1 as in CompleteP, 0.5
     # as in Depth-muP.
     model.depth_exponent = 1.0
+    # How large kernels and token tables are drawn; the gains of a scheme come on top.
+    model.init = "xavier"
     # How draws, multipliers and learning rates follow the sizes from those at which a learning rate
     # was found, the base.
     model.parameterization = "standard"

@@ -70,8 +70,3 @@ def test_splits_are_the_same_each_time_and_share_no_piece():
     for split, size in bigram.SPLITS.items():  # two may be equal by chance
         assert len(found[split]) >= 0.999 * (size - 1)
     assert len(set().union(*found.values())) == sum(map(len, found.values()))
-
-
-def test_an_unknown_split_is_refused():
-    with pytest.raises(ValueError, match="bigram_copy.* no split 'dev'.*train, validation, test$"):
-        bigram.text("dev")

@@ -8,7 +8,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.data.toy import source_settings
-from transformer_jax.data.corpora import bigram, grammar
+from transformer_jax.data.corpora import backcopy, bigram, grammar, repeat
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import Examples, concatenate
 from transformer_jax.data.read.sources import LABELLED, NUMBERS, PAIRS, SOURCES, TAGGED, TEXTS
@@ -91,7 +91,8 @@ def folder(tmp_path_factory):
     parquet.write_table(table, folder / "parquet" / "train")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grammar, "COUNTS", {"train": 20})
-        patch.setattr(bigram, "SPLITS", {"train": 3})
+        for corpus in (backcopy, bigram, repeat):
+            patch.setattr(corpus, "SPLITS", {"train": 3})
         yield folder
 
 
@@ -191,6 +192,12 @@ def test_a_source_that_does_not_yield_the_columns_names_those_that_do(tmp_path, 
     for source in set(SOURCES) - set(serving):
         with pytest.raises(ValueError, match=message):
             sources.find_files(source_settings(source, tmp_path), columns, ("train",))
+
+
+@pytest.mark.parametrize("source", ["bigram_copy", "backcopy", "repeat"])
+def test_an_unknown_split_of_a_generated_language_is_refused(source, tmp_path):
+    with pytest.raises(ValueError, match=f"'{source}' has no split 'dev'.*validation, test$"):
+        load(source, tmp_path, ("dev",), TEXTS)
 
 
 def test_files_are_found_before_they_are_read(tmp_path):

@@ -76,20 +76,15 @@ def entropy() -> float:
 
 
 def text(split: str) -> str:
-    """The pieces of a split, words separated by blanks, without the last word; always the same.
-
-    Raises:
-        ValueError: there is no such split.
-    """
-    if split not in SPLITS:
-        raise ValueError(
-            f"data.source='bigram_copy' has no split {split!r}, which data.train, data.validation "
-            f"or data.test names; its splits are {', '.join(SPLITS)}"
-        )
+    """The pieces of one of SPLITS; always the same."""
     rng = np.random.default_rng([_SEED, list(SPLITS).index(split)])
     half = _draw(rng, SPLITS[split])
-    words = np.concatenate([half, half], axis=1).ravel()[:-1]
-    return " ".join(np.array(list(WORDS))[words].tolist())
+    return joined(np.concatenate([half, half], axis=1), WORDS)
+
+
+def joined(pieces: Int64[np.ndarray, "B T"], words: str) -> str:
+    """Pieces of the numbers of words as a text, without the last word (see above)."""
+    return " ".join(np.array(list(words))[pieces.ravel()[:-1]].tolist())
 
 
 def _draw(rng: np.random.Generator, count: int) -> Int64[np.ndarray, "count half"]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from transformer_jax.data.corpora import bigram, grammar, scenes
+from transformer_jax.data.corpora import backcopy, bigram, grammar, repeat, scenes
 from transformer_jax.data.read import boxes, embedded, open_file, parse, pictures, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, as_text, gathered
 from transformer_jax.data.read.features import KEYS
@@ -105,6 +105,21 @@ def _documents(path: Path, separator: str, *, skip_bad: bool) -> Iterator[tuple]
     return ((text,) for text in open_file.read_documents(path, separator, skip_bad=skip_bad))
 
 
+def _pieces(corpus: Any) -> dict[Columns, Generated]:
+    """Reads the text of a generated language, a module of `corpora`, whose SPLITS have names."""
+
+    def read(settings: SourceSettings, splits: tuple[str, ...], _: Columns) -> Iterator[Examples]:
+        for split in splits:
+            if split not in corpus.SPLITS:
+                raise ValueError(
+                    f"data.source={settings.source!r} has no split {split!r}, which data.train, "
+                    f"data.validation or data.test names; its splits are {', '.join(corpus.SPLITS)}"
+                )
+            yield {"text": [corpus.text(split)]}
+
+    return {TEXTS: Generated(read, lambda settings: sorted(corpus.SPLITS.items()))}
+
+
 def _with_texts(columns: Columns, files: Files) -> dict[Columns, Files]:
     """A reader of texts with their labels, and one of the texts alone, to pre-train on."""
 
@@ -138,12 +153,11 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
         for columns in _TEXTUAL
     },
     # Words drawn from a Markov chain, each 16 of them followed by their copy.
-    "bigram_copy": {
-        TEXTS: Generated(
-            lambda settings, splits, columns: ({"text": [bigram.text(name)]} for name in splits),
-            lambda settings: sorted(bigram.SPLITS.items()),
-        )
-    },
+    "bigram_copy": _pieces(bigram),
+    # The same chain, but after three of its words comes the one before them.
+    "backcopy": _pieces(backcopy),
+    # Words drawn alike, and then repeated at a distance that differs by piece.
+    "repeat": _pieces(repeat),
     # Generated pictures of objects, as many as a split names.
     "scenes": {
         columns: Generated(boxes.read_scenes, lambda settings: scenes.VERSION, ("name",))
@@ -211,8 +225,8 @@ def read(settings: SourceSettings, columns: Columns, splits: tuple[str, ...]) ->
         columns: what is read; sentences and documents are str, words and tags lists of str,
             features and values lists of numbers. A target is a list where several are right.
         splits: "embedded", "tfds": TFDS split expressions such as "train[:90%]"; parallel text:
-            prefixes P of the pairs P.<source_language>, P.<target_language>; "bigram_copy": keys of
-            `bigram.SPLITS`; others: files. Those of files may be patterns, as "part-*".
+            prefixes P of the pairs P.<source_language>, P.<target_language>; generated languages:
+            keys of their SPLITS; others: files. Those of files may be patterns, as "part-*".
 
     Yields:
         The columns, sources behind `settings.prefix`; of English-German pairs from the embedded
