@@ -10,6 +10,7 @@ import importlib
 import inspect
 import json
 import re
+import runpy
 import sys
 import textwrap
 import tomllib
@@ -25,12 +26,14 @@ from transformer_jax.configs import default
 from transformer_jax.data.read import sources
 from transformer_jax.inspection import measures
 from transformer_jax.models.recurrent import config as recurrent
-from transformer_jax.models.transformer import parameterizations, schemes
+from transformer_jax.models.transformer import draws, parameterizations, schemes
 from transformer_jax.tasks import TASKS
 from transformer_jax.tools.show import meanings as comments
 
 ROOT = Path(__file__).resolve().parents[1]
 VERDICTS = ("held", "held in part", "not seen", "undecided", "contradicted")
+# In the order of the page, as a folder's SUBJECT has them.
+SUBJECTS = "norms initialisation rates optimizers attention data models tools".split()
 _CLAIM = ("Claim", "Source", "Verdict", "Size")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
 
@@ -101,6 +104,12 @@ def parameterizations_table() -> str:
         rows.append((_code(name), *cells, branch, notes[name]))
     columns = ("Embedding", "Matrices of layers", "Matrix to logits", "Vectors of layers")
     return _table(("Row", *columns, "Branches", "Source and notes"), rows)
+
+
+def draws_table() -> str:
+    """The draws: by place their deviations, and the source."""
+    notes = _row_comments(draws, "DRAWS")
+    return _table(("Row", "Source and notes"), [(_code(name), notes[name]) for name in draws.DRAWS])
 
 
 def _growth(growth: parameterizations.Growth) -> str:
@@ -215,13 +224,18 @@ def experiments_table() -> str:
 
 
 def claims_table() -> str:
-    """The claims that the experiments put to the test, from the conclusions of their READMEs."""
-    rows = [
-        (*claim, _link(folder))
-        for folder in _experiments()
-        for claim in claims((folder / "README.md").read_text("utf-8"))
-    ]
-    return _table((*_CLAIM, "Folder"), rows)
+    """The claims that the experiments put to the test, from the conclusions of their READMEs: a
+    table for each subject, which a folder's `__init__.py` names."""
+    rows: dict[str, list[tuple[str, ...]]] = {subject: [] for subject in SUBJECTS}
+    for folder in _experiments():
+        subject = runpy.run_path(str(folder / "__init__.py"))["SUBJECT"]
+        for claim in claims((folder / "README.md").read_text("utf-8")):
+            rows[subject].append((*claim, _link(folder)))
+    return "\n\n".join(
+        f"### {subject.capitalize()}\n\n{_table((*_CLAIM, 'Folder'), own)}"
+        for subject, own in rows.items()
+        if own
+    )
 
 
 def claims(readme: str) -> list[tuple[str, ...]]:
@@ -311,6 +325,11 @@ _ADDITIONS = {
         "PARAMETERIZATIONS",
         "its exponents in `tests/models/transformer/parameterizations_test.py`",
     ),
+    "a draw": (
+        "models.transformer.draws",
+        "DRAWS",
+        "its deviations in `tests/models/transformer/deviations_test.py`",
+    ),
     "a recurrent model": (
         "models.recurrent.config",
         "RECURRENCES",
@@ -395,6 +414,7 @@ PARTS = {
     "python_api": python_api,
     "schemes": schemes_table,
     "parameterizations": parameterizations_table,
+    "draws": draws_table,
     "recurrences": recurrences_table,
     "configuration": configuration_tables,
     "choices": choices_table,

@@ -20,6 +20,7 @@ from transformer_jax.models.layers.settings import (
     Multipliers,
     check_head,
 )
+from transformer_jax.models.transformer.draws import DRAWS
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Ratios
 from transformer_jax.models.transformer.patterns import LAYER_KINDS, Pattern, check_pattern
 from transformer_jax.models.transformer.schemes import (
@@ -35,6 +36,7 @@ CHOICES: dict[str, Collection[str]] = {
     **settings.CHOICES,
     "encoder_residual": SCHEMES,
     "decoder_residual": SCHEMES,
+    "init": DRAWS,
     "parameterization": PARAMETERIZATIONS,
     "attention_score": SCORES,
     "qk_norm_over": QK_NORMS,
@@ -69,6 +71,7 @@ class TransformerConfig(ModelConfig):
     d_ff: int
     context_length: int | None
     depth_exponent: float
+    init: str
     parameterization: str
     base_width: int | None
     base_depth: int | None
@@ -233,6 +236,12 @@ class TransformerConfig(ModelConfig):
         name, row = self.parameterization, PARAMETERIZATIONS[self.parameterization]
         if row is None:
             return
+        if DRAWS[self.init] is not None:
+            xavier = next(name for name, draw in DRAWS.items() if draw is None)
+            raise ValueError(
+                f"model.init={self.init!r} says itself how draws follow the sizes, as model."
+                f"parameterization={name!r} does: set it to {xavier!r}, or that to 'standard'"
+            )
         for key in row.reads:
             if getattr(self, key) is None:
                 raise ValueError(

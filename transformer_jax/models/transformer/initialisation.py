@@ -1,6 +1,7 @@
 """What parameters start from: the draws of the modules, scaled by scheme and parameterisation."""
 
 import fnmatch
+import math
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from transformer_jax.models.family import Batch, Params
+from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 from transformer_jax.models.layers.parameter import Boxed
 from transformer_jax.models.transformer.config import (
     TransformerConfig,
@@ -17,6 +19,7 @@ from transformer_jax.models.transformer.config import (
     scheme,
     stacks,
 )
+from transformer_jax.models.transformer.draws import factor
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, share
 from transformer_jax.models.transformer.schemes import Stack
 
@@ -24,19 +27,25 @@ from transformer_jax.models.transformer.schemes import Stack
 def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
     """Draws the model's parameters, boxed with their logical axes.
 
-    The draws are those of `model.init` in training mode, on which the gains of residual schemes and
-    the factors of a parameterisation are multiplied: so all share the draw of every parameter that
+    The draws are those of `model.init` in training mode, on which the gains of residual schemes, of
+    `draws` and of a parameterisation are multiplied: so all share the draw of every parameter that
     they have in common. Admin's omegas are what `batch` says then.
     """
     params, dropout = jax.random.split(key)
     rngs = {"params": params, "dropout": dropout}
     config, row = model.config, PARAMETERIZATIONS[model.config.parameterization]
+    gated = ACTIVATIONS[config.activation].gated
     drawn = model.init(rngs, batch, deterministic=False, mutable="params")["params"]
     factors = []
 
     def finished(path, draw):
         keys = tuple(entry.key for entry in path)
-        gain = draw_gain(config, keys)
+        gains = (
+            draw_gain(config, keys),
+            factor(config.init, keys, draw, config.d_model, gated=gated),
+        )
+        own = [gain for gain in gains if gain is not None]
+        gain = math.prod(own) if own else None
         if row is not None:
             stack: Stack | None = next((name for name in stacks(config) if name == keys[0]), None)
             own = share(row, draw, ratios(config, stack))
