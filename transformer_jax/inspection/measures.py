@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.inspection import observed
+from transformer_jax.inspection import heads, kernels, losses, observed, stream
 from transformer_jax.inspection.dependency import own_dependency
+from transformer_jax.inspection.heads import read_tokens
 from transformer_jax.inspection.observed import Observed, mean_over_queries
 from transformer_jax.inspection.steps import Update, update
 from transformer_jax.models.family import Batch, Model, Outputs, Params, Role
@@ -58,6 +59,11 @@ class Step:
         return observed.observe(self.model, self.after, self.batch)[1]
 
     @functools.cached_property
+    def gradients(self) -> Params:
+        """Of the mean loss of the rows, without dropout, before clipping."""
+        return kernels.gradients(self.model, self.loss, self.before, self.batch)
+
+    @functools.cached_property
     def updates(self) -> dict[str, Update]:
         """How far the step went in each layer."""
         return update(self.before, self.after, self.roles)
@@ -94,10 +100,50 @@ def _log_z(step: Step) -> dict[str, Any]:
     return {"": jnp.mean(log_z, where=step.stacks[last].real)}
 
 
-def _sink_mass(step: Step) -> dict[str, Any]:
-    masses = {stack: observed.sink_mass(seen) for stack, seen in step.stacks.items()}
-    largest = {f"{stack}/largest_head": jnp.max(mass, axis=1) for stack, mass in masses.items()}
-    return {stack: jnp.mean(mass, axis=1) for stack, mass in masses.items()} | largest
+def _by_head(measure: Callable[..., Float[Array, "L H"]], *, tokens: bool = False) -> Measure:
+    """The mean of a layer's heads, and the largest head's. tokens: whether it reads these, too."""
+
+    def measured(step: Step) -> dict[str, Any]:
+        heads = {
+            stack: measure(seen, *[read_tokens(step.batch, stack)] * tokens)
+            for stack, seen in step.stacks.items()
+        }
+        largest = {f"{stack}/largest_head": jnp.max(x, axis=1) for stack, x in heads.items()}
+        return {stack: jnp.mean(x, axis=1) for stack, x in heads.items()} | largest
+
+    return measured
+
+
+def _peak_share(step: Step) -> dict[str, Any]:
+    shares = {stack: stream.peak_share(seen) for stack, seen in step.stacks.items()}
+    others = {f"{stack}/others": share for stack, (_, share) in shares.items()}
+    return {f"{stack}/first": share for stack, (share, _) in shares.items()} | others
+
+
+def _of_losses(measure: Callable[[Any, Any], Float[Array, "*n"]]) -> Measure:
+    """What a function makes of each token's loss and its place in the text."""
+
+    def measured(step: Step) -> dict[str, Any]:
+        each = losses.of_tokens(step.outputs, step.batch, step.loss)
+        if each is None:
+            return {}
+        *_, last = stacks(step.model.config)
+        side = "inputs" if last == "encoder" else "targets"
+        return {"": measure(each, step.batch[f"{side}_positions"])}
+
+    return measured
+
+
+def _lens(step: Step) -> dict[str, Any]:
+    *_, last = stacks(step.model.config)
+    seen = step.stacks[last]
+    found = losses.lens(step.model, step.loss, step.before, step.batch, step.outputs, seen)
+    return {} if found is None else {last: found}
+
+
+def _alignment(step: Step) -> dict[str, Any]:
+    change = jax.tree.map(jnp.subtract, step.after, step.before)
+    return kernels.cosines(change, step.gradients, step.roles)
 
 
 # What train.diagnostics_every measures, all in one pass.
@@ -144,8 +190,50 @@ PROBES: dict[str, Measure] = {
     **DIAGNOSTICS,
     # the largest entry, by size, of the residual stream after each sublayer (Sun et al. 2024,
     # 2402.17762, massive activations)
-    "max_activation": by_stack(observed.max_activation),
+    "max_activation": by_stack(stream.max_activation),
+    # that over a row's median entry, by size
+    "absmax_ratio": by_stack(stream.absmax_ratio),
+    # the share of a token's squared norm in its largest entry, of texts' first tokens and of others
+    "peak_share": _peak_share,
+    # the norm of the stream at texts' first tokens over that at others
+    "norm_ratio": by_stack(stream.norm_ratio),
+    # mean x^4 over squared mean x^2 of the stream; 3 of normal entries
+    "kurtosis": by_stack(stream.kurtosis),
+    # how many directions the centred stream fills, by the entropy of their variances (Roy and
+    # Vetterli 2007)
+    "effective_rank": by_stack(stream.effective_rank),
     # the share of self-attention that falls on the first token of the text, over the tokens after
     # it: the mean of a layer's heads, and the largest head's (Xiao et al. 2023, 2309.17453)
-    "sink_mass": _sink_mass,
+    "sink_mass": _by_head(heads.sink_mass),
+    # the share of heads and texts in which that is above 0.3 (Gu et al. 2024, 2410.10781)
+    "sink_rate": by_stack(heads.sink_rate),
+    # the share of self-attention that falls on the token before; likewise
+    "previous_token": _by_head(heads.previous_token),
+    # on earlier copies of a token; likewise
+    "duplicate_token": _by_head(heads.duplicate_token, tokens=True),
+    # on what followed those (Olsson et al. 2022, 2209.11895, induction heads); likewise
+    "prefix_match": _by_head(heads.prefix_match, tokens=True),
+    # of each kernel of a stack and each layer: its norm, that of the gradient of the first rows,
+    # and that of the step
+    "weight_norm": lambda step: kernels.norms(step.before, step.roles),
+    "gradient_norm": lambda step: kernels.norms(step.gradients, step.roles),
+    "update_norm": lambda step: kernels.norms(
+        jax.tree.map(jnp.subtract, step.after, step.before), step.roles
+    ),
+    # likewise, the cosine between the step and that gradient
+    "alignment": _alignment,
+    # likewise, the squared norm over the largest squared singular value
+    "stable_rank": lambda step: kernels.stable_ranks(step.before, step.roles),
+    # mean loss of tokens at places 0, 1, 2 and 3, 4 to 7, ... of their text
+    "loss_by_place": _of_losses(losses.by_place),
+    # mean loss in the last eighth of the longest text less that of its second sixteenth (Olsson et
+    # al. 2022)
+    "in_context_score": _of_losses(losses.in_context_score),
+    # mean loss of the logits of the stream after each sublayer, behind the last norm (the logit
+    # lens)
+    "lens": _lens,
+    # the squared expected gradient, and the trace of the covariance of rows' gradients, whose ratio
+    # is the simple noise scale once both are averaged over steps (McCandlish et al. 2018,
+    # 1812.06162)
+    "noise": lambda step: losses.noise(step.model, step.loss, step.before, step.batch),
 }

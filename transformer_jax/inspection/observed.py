@@ -215,24 +215,6 @@ def token_similarity(observed: Observed) -> Float[Array, "n"]:
     return jax.lax.map(mean_cosine, observed.outputs)
 
 
-def max_activation(observed: Observed) -> Float[Array, "n"]:
-    """The largest entry, by size, of the residual stream after each sublayer."""
-    sizes = jnp.max(jnp.abs(observed.outputs), axis=-1)
-    return jnp.max(sizes, axis=(1, 2), where=observed.real[None], initial=0.0)
-
-
-def sink_mass(observed: Observed) -> Float[Array, "L H"]:
-    """The mean weight that self-attention gives the first token of a text, over those after it.
-
-    NaN where every text is one token.
-    """
-    segments = observed.segments
-    starts = jnp.diff(segments, axis=1, prepend=0) != 0
-    own = observed.weights["self_attention"][..., -segments.shape[1] :]
-    mass = jnp.sum(own, axis=-1, where=starts[None, :, None, None, :])
-    return jnp.mean(mass, axis=(1, 3), where=(observed.real & ~starts)[None, :, None])
-
-
 def mean_over_queries(observed: Observed, values: Float[Array, "L B H T"]) -> Float[Array, "L"]:
     """The mean of one of an attention's readings, such as its entropy, over heads and queries."""
     return jnp.mean(values, axis=(1, 2, 3), where=_queries(observed))

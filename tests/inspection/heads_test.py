@@ -1,0 +1,234 @@
+"""Where heads look, what the stream is like, single kernels and losses by place: slow NumPy."""
+
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.inspection.seen import ADMIN, LOSS, PRE_LN, make, seen
+from tests.models import tiny
+from transformer_jax.inspection import heads, kernels, losses, stream
+from transformer_jax.inspection.measures import PROBES, Step
+from transformer_jax.inspection.steps import is_kernel
+from transformer_jax.models import family
+from transformer_jax.models.family import parameter_name
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Any:
+    return jax.device_get(seen(ADMIN)[2]["decoder"])
+
+
+def texts(segments: np.ndarray) -> list[tuple[int, list[Any]]]:
+    """The row and the places of each text of a packed batch."""
+    return [
+        (row, list(np.flatnonzero(segments[row] == number)))
+        for row in range(len(segments))
+        for number in sorted(set(segments[row]) - {0})
+    ]
+
+
+def shares(decoder, chosen) -> np.ndarray:
+    """The mean weight of queries on what `chosen` names, of those that it names anything for."""
+    weights, masses = decoder.weights["self_attention"], []
+    for row, places in texts(decoder.segments):
+        for at, query in enumerate(places):
+            if keys := [places[key] for key in chosen(row, places, at)]:
+                masses.append(np.sum(weights[:, row, :, query][..., keys], axis=-1))
+    assert len(masses) > 4
+    return np.mean(masses, axis=0)
+
+
+def test_shares_of_heads_are_those_of_plain_loops(decoder):
+    tokens = np.asarray(heads.read_tokens(tiny.packed_batch(), "decoder"))
+
+    def copies(row, places, at):
+        own = tokens[row, places[at]]
+        return [key for key in range(at) if tokens[row, places[key]] == own]
+
+    expected = {
+        heads.sink_mass: shares(decoder, lambda row, places, at: [0] if at else []),
+        heads.previous_token: shares(decoder, lambda row, places, at: [at - 1] if at else []),
+    }
+    for measure, value in expected.items():
+        np.testing.assert_allclose(measure(decoder), value, rtol=1e-5)
+    # Few tokens occur twice in a text: each third is made alike, but for what begins a text.
+    tokens = np.where(tokens < 0, tokens, tokens % 3)
+    few = jnp.asarray(tokens)
+    duplicates = shares(decoder, copies)
+    np.testing.assert_allclose(heads.duplicate_token(decoder, few), duplicates, rtol=1e-5)
+    followed = shares(decoder, lambda *text: [key + 1 for key in copies(*text)])
+    np.testing.assert_allclose(heads.prefix_match(decoder, few), followed, rtol=1e-5)
+
+
+def attention(pairs, length: int) -> Any:
+    """One head that puts all of a query's weight on one key, of a row that is one text."""
+    weights = np.zeros((1, 1, 1, length, length))
+    for query, key in pairs:
+        weights[..., query, key] = 1
+    return seen(ADMIN)[2]["decoder"]._replace(
+        weights={"self_attention": weights}, segments=np.ones((1, length), int)
+    )
+
+
+def test_heads_made_by_hand_score_one_or_none():
+    """On words a b c a b c: the induction head looks from the second a at the first b."""
+    words = jnp.array([[1, 2, 3, 1, 2, 3]])
+    induction = attention([(0, 0), (1, 1), (2, 2), (3, 1), (4, 2), (5, 3)], 6)
+    previous = attention([(0, 0), *((n, n - 1) for n in range(1, 6))], 6)
+    for head, scores in ((induction, (1, 0, 0)), (previous, (0, 0, 1))):
+        np.testing.assert_allclose(heads.prefix_match(head, words), scores[0])
+        np.testing.assert_allclose(heads.duplicate_token(head, words), scores[1])
+        np.testing.assert_allclose(heads.previous_token(head), [[scores[2]]], atol=0.21)
+    # Names of words do not matter.
+    np.testing.assert_array_equal(heads.prefix_match(induction, 9 - words), 1)
+    # Uniform weights: query i has 1 / (i + 1) on the first key.
+    uniform = attention([], 6)._replace(
+        weights={"self_attention": np.tril(np.ones((1, 1, 1, 6, 6))) / np.arange(1, 7)[:, None]}
+    )
+    np.testing.assert_allclose(heads.sink_mass(uniform), np.mean(1 / np.arange(2, 7)))
+    assert heads.sink_rate(uniform) == float(np.mean(1 / np.arange(2, 7)) > heads.SINK)
+    assert heads.sink_rate(attention([(n, 0) for n in range(6)], 6)) == 1
+
+
+def test_the_rate_of_sinks_counts_heads_and_texts(decoder):
+    weights, above = decoder.weights["self_attention"], []
+    for row, places in texts(decoder.segments):
+        if len(places) > 1:
+            above.append(np.mean(weights[:, row, :, places[1:], places[0]], axis=0) > heads.SINK)
+    np.testing.assert_allclose(heads.sink_rate(decoder), np.mean(above, axis=(0, 2)), rtol=1e-6)
+    assert 0 < np.mean(above) < 1
+
+
+def test_the_stream_is_that_of_plain_loops(decoder):
+    real = decoder.segments > 0
+    firsts = [(row, places[0]) for row, places in texts(decoder.segments)]
+    others = [(row, at) for row, places in texts(decoder.segments) for at in places[1:]]
+    expected: dict[str, list[Any]] = {
+        name: []
+        for name in ("max", "ratio", "kurtosis", "rank", "peak_first", "peak_others", "norm")
+    }
+    for own in decoder.outputs:
+        tokens = own[real].astype(np.float64)
+        rows = [abs(own[row][real[row]]) for row in range(len(own)) if real[row].any()]
+        peaks = {k: np.mean([max(own[at] ** 2) / sum(own[at] ** 2) for at in v])
+                 for k, v in (("first", firsts), ("others", others))}  # fmt: skip
+        norms = [np.mean([np.linalg.norm(own[at]) for at in v]) for v in (firsts, others)]
+        values = np.linalg.svd(tokens - tokens.mean(axis=0), compute_uv=False) ** 2
+        shares = values / values.sum()
+        for name, value in {
+            "max": abs(tokens).max(),
+            "ratio": np.mean([row.max() / np.median(row) for row in rows]),
+            "kurtosis": np.mean(tokens**4) / np.mean(tokens**2) ** 2,
+            "rank": math.exp(-sum(p * math.log(p) for p in shares if p > 0)),
+            "peak_first": peaks["first"],
+            "peak_others": peaks["others"],
+            "norm": norms[0] / norms[1],
+        }.items():
+            expected[name].append(value)
+    first, rest = stream.peak_share(decoder)
+    measured = {
+        "max": stream.max_activation(decoder),
+        "ratio": stream.absmax_ratio(decoder),
+        "kurtosis": stream.kurtosis(decoder),
+        "rank": stream.effective_rank(decoder),
+        "peak_first": first,
+        "peak_others": rest,
+        "norm": stream.norm_ratio(decoder),
+    }
+    for name, values in measured.items():
+        np.testing.assert_allclose(values, expected[name], rtol=2e-4, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def step() -> Step:
+    before = tiny.random_parameters(PRE_LN)
+    after = jax.tree.map(lambda leaf: leaf + 0.01 * jnp.sin(99 * leaf), before)
+    roles = family.roles(tiny.abstract_parameters(PRE_LN))
+    return Step(make(PRE_LN), LOSS, roles, before, after, tiny.packed_batch())
+
+
+def test_kernels_are_measured_one_by_one(step):
+    change = jax.tree.map(jnp.subtract, step.after, step.before)
+    leaves = {
+        parameter_name(path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(step.before)
+    }
+    chosen = {name for name in leaves if is_kernel(step.roles[name])}
+    norms = kernels.norms(step.before, step.roles)
+    ranks = kernels.stable_ranks(step.before, step.roles)
+    same = kernels.cosines(step.before, step.before, step.roles)
+    between = kernels.cosines(change, step.before, step.roles)
+    assert norms.keys() == ranks.keys() == same.keys() == chosen
+    assert {"decoder/feed_forward/up", "decoder/self_attention/output"} <= chosen
+    for name in chosen:
+        inputs = (step.roles[name].matrix or (1, 0))[0]
+        for layer, kernel in enumerate(leaves[name]):
+            matrix = kernel.reshape(math.prod(kernel.shape[:inputs]), -1)
+            singular = np.linalg.svd(matrix, compute_uv=False)
+            np.testing.assert_allclose(norms[name][layer], np.linalg.norm(matrix), rtol=1e-5)
+            exact = np.sum(singular**2) / singular[0] ** 2
+            assert exact * 0.999 <= ranks[name][layer] <= exact * 1.3, name
+            moved = np.sin(99 * matrix)
+            cosine = np.sum(moved * matrix) / np.linalg.norm(moved) / np.linalg.norm(matrix)
+            np.testing.assert_allclose(between[name][layer], cosine, atol=2e-3)
+        np.testing.assert_allclose(same[name], 1, rtol=1e-5)
+    # Where one singular value stands out, it is exact: here 2 beside 1s.
+    up = "decoder/feed_forward/up"
+    before: Any = step.before
+    own = np.stack([np.eye(16, 24) + np.eye(16, 24) * (np.arange(24) == 0)] * 2)
+    stack = before["decoder"] | {"feed_forward": before["decoder"]["feed_forward"] | {"up": own}}
+    singled = kernels.stable_ranks(before | {"decoder": stack}, step.roles)
+    np.testing.assert_allclose(singled[up], (15 + 4) / 4, rtol=1e-3)
+
+
+def test_losses_by_place_and_by_layer(step):
+    outputs, batch = step.outputs, step.batch
+    each = losses.of_tokens(outputs, batch, LOSS)
+    assert each is not None
+    logits = np.asarray(outputs.arrays(), np.float64)
+    expected = np.log(np.sum(np.exp(logits), axis=-1))
+    expected -= np.take_along_axis(logits, np.asarray(batch["targets"])[..., None], -1)[..., 0]
+    real = np.asarray(batch["targets_segment_ids"]) > 0
+    np.testing.assert_allclose(each[real], expected[real], rtol=1e-4)
+    assert np.all(np.isnan(each[~real]))
+    places = np.asarray(batch["targets_positions"])
+    by_place = np.asarray(losses.by_place(each, jnp.asarray(places)))
+    for number, (low, high) in enumerate(itertools.pairwise([0, 1, 2, 4, 8])):
+        own = each[real & (places >= low) & (places < high)]
+        np.testing.assert_allclose(by_place[number], np.mean(own) if own.size else np.nan)
+    # The last sublayer's stream gives the model's own logits.
+    lens = PROBES["lens"](step)["decoder"]
+    np.testing.assert_allclose(lens[-1], np.nanmean(each), rtol=1e-5)
+    assert len(lens) == len(step.stacks["decoder"].outputs)
+    rows = np.arange(64, dtype=np.float64)[None]
+    score = losses.in_context_score(jnp.asarray(-rows), jnp.asarray(rows, int))
+    assert score == np.mean(-rows[0, 56:]) - np.mean(-rows[0, 4:8])
+
+
+def test_noise_is_that_of_gradients_row_by_row():
+    """Of a loss that is linear in the parameters rows' gradients are known: x itself."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(6, 3)).astype(np.float32) + 1
+    step_batch = {"x": jnp.asarray(rows)}
+
+    def gradients(model, loss, params, batch):
+        return {"w": jnp.mean(batch["x"], axis=0)}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(losses, "gradients", gradients)
+        found = losses.noise(None, None, None, step_batch)  # pyright: ignore
+    covariance = np.cov(rows.T, ddof=1)
+    np.testing.assert_allclose(found["trace"], np.trace(covariance), rtol=1e-5)
+    mean = rows.mean(axis=0)
+    np.testing.assert_allclose(found["square"], mean @ mean - np.trace(covariance) / 6, rtol=1e-4)
+
+
+def test_every_probe_measures_numbers_of_every_shape(step):
+    for name in PROBES:
+        for place, values in PROBES[name](step).items():
+            assert jnp.ndim(values) <= 1 and not np.all(np.isnan(values)), (name, place)

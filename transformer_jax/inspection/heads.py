@@ -1,0 +1,104 @@
+"""Where the heads of self-attention put their weight: on sinks, copies, what followed copies.
+
+Each is a share of a query's weight, the mean over the queries that have such a key, by layer and
+head; NaN where none has. A text's tokens are those that its stack reads.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.inspection.observed import Observed
+from transformer_jax.models.family import Batch
+from transformer_jax.models.layers.embeddings import shift_right
+from transformer_jax.models.transformer.schemes import Stack
+
+# The share of its weight on the first token from which on a head has a sink there (Gu et al. 2024,
+# 2410.10781, section 3.1).
+SINK = 0.3
+
+
+def read_tokens(batch: Batch, stack: Stack) -> Int[Array, "B T"]:
+    """The tokens that a stack reads; -1 is what stands before a decoder's first one.
+
+    Raises KeyError where the batch has none, as of images.
+    """
+    if stack == "encoder":
+        return batch["inputs"]
+    return shift_right(batch["targets"], batch["targets_positions"], -1)
+
+
+def weight_on(seen: Observed, keys: Bool[Array, "B T S"]) -> Float[Array, "L H"]:
+    """The weight of queries on keys of their own text, such as a function below names."""
+    keys = keys & _own_text(seen)
+    weights = _of_each(seen, keys)
+    return jnp.mean(weights, axis=(1, 3), where=jnp.any(keys, axis=-1)[None, :, None])
+
+
+def sink_mass(seen: Observed) -> Float[Array, "L H"]:
+    """The weight on the first token of the text, of the tokens after it (Xiao et al. 2023,
+    2309.17453)."""
+    return weight_on(seen, _first(seen))
+
+
+def sink_rate(seen: Observed) -> Float[Array, "L"]:
+    """The share of a layer's heads and of the texts with a `sink_mass` above SINK (Gu et al. 2024).
+
+    Theirs is of texts of 64 tokens: a uniform weight alone has a mean of ln T / T or so.
+    """
+    rows, length = seen.segments.shape
+    keys = _first(seen) & _own_text(seen)
+    queries = jnp.any(keys, axis=-1)
+    # Each text has a number of its own.
+    texts = (seen.segments + (length + 1) * jnp.arange(rows)[:, None]).reshape(-1)
+
+    def means(weights: Float[Array, "B T"]) -> Float[Array, "n"]:
+        each = jnp.where(queries, weights, 0.0).reshape(-1)
+        return jax.ops.segment_sum(each, texts, rows * (length + 1)) / jnp.maximum(counts, 1)
+
+    own = queries.reshape(-1).astype(jnp.float32)
+    counts = jax.ops.segment_sum(own, texts, rows * (length + 1))
+    by_head = jnp.swapaxes(_of_each(seen, keys), 1, 2)  # (L, H, B, T)
+    sinks = jax.vmap(jax.vmap(means))(by_head) > SINK
+    return jnp.mean(sinks, axis=(1, 2), where=counts > 0)
+
+
+def previous_token(seen: Observed) -> Float[Array, "L H"]:
+    """The weight on the token before."""
+    length = seen.segments.shape[1]
+    return weight_on(seen, jnp.eye(length, k=-1, dtype=bool)[None])
+
+
+def duplicate_token(seen: Observed, tokens: Int[Array, "B T"]) -> Float[Array, "L H"]:
+    """The weight on earlier copies of a query's own token."""
+    return weight_on(seen, _copies(seen, tokens))
+
+
+def prefix_match(seen: Observed, tokens: Int[Array, "B T"]) -> Float[Array, "L H"]:
+    """The weight on what followed earlier copies of a query's own token: that of an induction head
+    (Olsson et al. 2022, 2209.11895)."""
+    copies = _copies(seen, tokens)
+    return weight_on(seen, jnp.pad(copies, ((0, 0), (0, 0), (1, 0)))[..., :-1])
+
+
+def _copies(seen: Observed, tokens: Int[Array, "B T"]) -> Bool[Array, "B T S"]:
+    length = tokens.shape[1]
+    earlier = jnp.tri(length, k=-1, dtype=bool)[None]
+    return (tokens[:, :, None] == tokens[:, None]) & earlier & _own_text(seen)
+
+
+def _first(seen: Observed) -> Bool[Array, "B T S"]:
+    """The first key of each query's text, of the queries after it."""
+    starts = jnp.diff(seen.segments, axis=1, prepend=0) != 0
+    return starts[:, None] & ~starts[:, :, None]
+
+
+def _own_text(seen: Observed) -> Bool[Array, "B T S"]:
+    same = seen.segments[:, :, None] == seen.segments[:, None]
+    return same & seen.real[:, None]
+
+
+def _of_each(seen: Observed, keys: Bool[Array, "B T S"]) -> Float[Array, "L B H T"]:
+    """Each query's weight on some keys of its row; those of a memory come before."""
+    own = seen.weights["self_attention"][..., -keys.shape[-1] :]
+    return jnp.sum(own, axis=-1, where=keys[None, :, None])

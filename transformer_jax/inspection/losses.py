@@ -1,0 +1,90 @@
+"""Losses of a batch by where a token stands, by layer, and what rows of it agree on."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.inspection.kernels import gradients
+from transformer_jax.inspection.observed import Observed
+from transformer_jax.models.family import Batch, Model, Outputs, Params
+from transformer_jax.models.layers.embeddings import Unprojected, scaled
+from transformer_jax.models.layers.norm import Norm
+from transformer_jax.models.transformer.config import scheme, stacks
+from transformer_jax.training.losses import Loss, PlaceLoss
+
+
+def of_tokens(outputs: Outputs, batch: Batch, loss: Loss) -> Float[Array, "B T"] | None:
+    """Nats of each token; NaN where it is not asked for. None: the loss is of other things."""
+    if isinstance(loss.function, PlaceLoss) and isinstance(outputs.values, Unprojected):
+        return loss.function.each(outputs, batch)
+    return None
+
+
+def by_place(losses: Float[Array, "B T"], places: Int[Array, "B T"]) -> Float[Array, "bins"]:
+    """The mean loss of tokens at places 0, 1, 2 and 3, 4 to 7, ... of their text; NaN where none.
+
+    places: from 0.
+    """
+    bins = (losses.shape[1] - 1).bit_length() + 1
+    bin_of = jnp.where(places > 0, 1 + jnp.floor(jnp.log2(jnp.maximum(places, 1))), 0)
+    return jnp.stack([jnp.nanmean(jnp.where(bin_of == n, losses, jnp.nan)) for n in range(bins)])
+
+
+def in_context_score(losses: Float[Array, "B T"], places: Int[Array, "B T"]) -> Float[Array, ""]:
+    """The mean loss in the last eighth of the longest text, less that of its second sixteenth.
+
+    Olsson et al. 2022 (2209.11895) take the 500th token of 512 less the 50th.
+    """
+    length = 1 + jnp.max(jnp.where(jnp.isnan(losses), 0, places))
+    late = places >= length - jnp.maximum(length // 8, 1)
+    first = length // 16
+    early = (places >= first) & (places < jnp.maximum(length // 8, first + 1))
+    late, early = (jnp.nanmean(jnp.where(part, losses, jnp.nan)) for part in (late, early))
+    return late - early
+
+
+def lens(
+    model: Model, loss: Loss, params: Params, batch: Batch, outputs: Outputs, seen: Observed
+) -> Float[Array, "n"] | None:
+    """The mean loss of the logits that the stream after each sublayer gives, behind the model's
+    last norm: the logit lens. None: a loss of other things than tokens."""
+    function, values = loss.function, outputs.values
+    if not (isinstance(function, PlaceLoss) and isinstance(values, Unprojected)):
+        return None
+    config = model.config
+    *_, last = stacks(config)
+
+    def mean_loss(x: Float[Array, "B T D"]) -> Float[Array, ""]:
+        if scheme(config, last).ends_in_norm:
+            norm = Norm(config.norm, config.norm_epsilon)
+            x = jnp.asarray(norm.apply({"params": params[f"{last}_norm"]}, x))
+        own = outputs._replace(values=dataclasses.replace(values, x=scaled(config, x)))
+        return jnp.nanmean(function.each(own, batch))
+
+    return jax.lax.map(mean_loss, seen.outputs)
+
+
+def noise(model: Model, loss: Loss, params: Params, batch: Batch) -> dict[str, Float[Array, ""]]:
+    """The squared gradient of the expected loss, and the trace of what single rows deviate by.
+
+    Unbiased, and so below 0 at times (McCandlish et al. 2018, 1812.06162, appendix A.1, with one
+    row and all): average each over many steps before the ratio trace / square, which is the simple
+    noise scale in rows.
+    """
+
+    def square(params: Params) -> Float[Array, ""]:
+        return sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(params)), jnp.zeros(()))
+
+    def of_row(row: Batch) -> Float[Array, ""]:
+        one = jax.tree.map(lambda column: column[None], row)
+        return square(gradients(model, loss, params, one))
+
+    rows = len(next(iter(batch.values())))
+    single = jnp.mean(jax.lax.map(of_row, batch))
+    whole = square(gradients(model, loss, params, batch))
+    return {
+        "square": (rows * whole - single) / (rows - 1),
+        "trace": (single - whole) / (1 - 1 / rows),
+    }
