@@ -59,6 +59,7 @@ def _trainings(config_file: Path, *, shared: bool) -> Row:
         for number, (scheme, rate, seed) in enumerate(arms):
             workdir = Path(folder, str(number))
             workdir.mkdir()
+            (workdir / "log.txt").touch()  # as whoever starts a run of a sweep does
             changes = {"model.residual": scheme, "optimizer.learning_rate": rate, "seed": seed}
             words = [f"--config={config_file}", f"--workdir={workdir}"]
             words += [f"--config.{key}={value}" for key, value in changes.items()]
