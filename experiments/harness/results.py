@@ -280,6 +280,27 @@ def line(x: ArrayLike, y: ArrayLike) -> Line:
     return Line(float(fit.slope), float(fit.intercept), float(fit.rvalue**2))
 
 
+def analysis_of_variance(groups: Iterable[ArrayLike]) -> float:
+    """The p of equal means of groups that share a deviation, one-way."""
+    return float(stats.f_oneway(*groups).pvalue)
+
+
+def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
+    """Spearman's rho."""
+    found: Any = stats.spearmanr(x, y)
+    return float(found.statistic)
+
+
+def common_slope(groups: Iterable[tuple[ArrayLike, ArrayLike]]) -> Estimate:
+    """The slope of y on x that groups (x, y) share, each of which has an intercept of its own."""
+    arrays = [[np.asarray(side, np.float64) for side in group] for group in groups]
+    centred = [[side - side.mean() for side in group] for group in arrays]
+    x, y = (np.concatenate(side) for side in zip(*centred, strict=True))
+    slope = float(x @ y / (x @ x))
+    rest, freedom = y - slope * x, len(x) - len(centred) - 1
+    return Estimate(slope, math.sqrt(float(rest @ rest) / freedom / float(x @ x)), freedom)
+
+
 def log_log_slope(x: ArrayLike, y: ArrayLike) -> float:
     """The exponent p of y ~ x^p, by least squares on logarithms; all values are positive."""
     return line(np.log(x), np.log(y)).slope

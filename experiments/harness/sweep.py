@@ -2,7 +2,8 @@
 
 A folder `experiments/NAME/` asks one question, and holds:
 
-    __init__.py   the question, as docstring
+    __init__.py   the question, as docstring; in this repository also its SUBJECT, under which
+                  experiments/README.md lists its claims (docs/tables.py has them all)
     README.md     sections Question, Protocol, Results, Conclusion, What it does not show; Results
                   holds the lines `<!-- generated: SWEEP -->` and `<!-- end: SWEEP -->` of each
                   sweep, and what stands between them is written by `report.py`

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from transformer_jax.data.prepare import recipe
 from transformer_jax.devices.mesh import place
@@ -64,23 +65,33 @@ class Trainings:
         self._first = jax.jit(lambda seed, batch: self.run.with_seed(seed).new_state(batch))
 
     def steps(
-        self, learning_rate: float, seed: int, batches: Iterable[recipe.Batch] | None = None
+        self,
+        learning_rate: float | Callable[[int], float],
+        seed: int,
+        batches: Iterable[recipe.Batch] | None = None,
+        *,
+        after: Made | None = None,
     ) -> Iterator[Made]:
         """Trains: the state before the first step, and then what each step made, to the last one.
 
         Ends before a step whose loss, gradient or parameters are not finite: it has diverged.
 
-        batches: in place of the training data in the order of this seed.
+        Args:
+          learning_rate: the peak of the run's schedule; or of each step by its number, from 1.
+          batches: in place of the training data in the order of this seed.
+          after: what another training has made, from which this one branches off; its state stays.
         """
-        run = self.run
-        placed = (place(run.mesh, batch) for batch in batches or self._in_order(seed))
+        run, begun = self.run, 0 if after is None else after.step
+        ordered = itertools.islice(batches or self._in_order(seed), begun, None)
+        placed = (place(run.mesh, batch) for batch in ordered)
         first = next(placed)
-        state = self._first(seed, first)
-        yield Made(0, state, first, {})
+        state = self._first(seed, first) if after is None else jax.tree.map(jnp.copy, after.state)
+        yield Made(begun, state, first, {})
         every = itertools.chain([first], placed)
-        numbered = zip(range(1, run.train.steps + 1), every, strict=False)
+        numbered = zip(range(begun + 1, run.train.steps + 1), every, strict=False)
         for number, batch in numbered:
-            state, metrics = self._step(state, batch, learning_rate)
+            rate = learning_rate(number) if callable(learning_rate) else learning_rate
+            state, metrics = self._step(state, batch, rate)
             if not is_finite(metrics):
                 return
             yield Made(number, state, batch, metrics)

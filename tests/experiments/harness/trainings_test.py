@@ -3,6 +3,7 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -67,3 +68,25 @@ def test_a_row_holds_the_validation_loss_before_and_after(trainings):
     for params, name in ((seen[0], "initial"), (seen[STEPS], "loss")):
         assert row[name] == pytest.approx(trainings.validation_loss(params), rel=1e-5)
     assert (row["learning_rate"], row["seed"]) == (RATE, SEED)
+
+
+@pytest.mark.long
+def test_a_branch_goes_on_as_the_whole_does_and_rates_may_be_given_by_step(trainings):
+    def kept(made):
+        return made._replace(state=jax.tree.map(jnp.copy, made.state))
+
+    every = [kept(made) for made in trainings.steps(RATE, SEED)]
+    asked = []
+
+    def rate(step):
+        asked.append(step)
+        return RATE
+
+    for _ in range(2):  # what it branches off from stays
+        branch = [kept(made) for made in trainings.steps(rate, SEED, after=every[2])]
+        assert [made.step for made in branch] == [2, 3, 4]
+        jax.tree.map(np.testing.assert_array_equal, branch[-1].state.params, every[-1].state.params)
+    assert asked == [3, 4, 3, 4]
+    still = trainings.steps(lambda step: 0.0, SEED, after=every[3])
+    (other,) = [made for made in still if made.metrics]
+    jax.tree.map(np.testing.assert_array_equal, other.state.params, every[3].state.params)
