@@ -14,6 +14,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("folder", help="its name, or the path of a folder elsewhere")
     parser.add_argument("--new", action="store_true", help="make it, with an example to change")
     parser.add_argument("--sweep", help="name in its sweep.py (default: the first)")
+    parser.add_argument("--entry", metavar="FILE", help="only this entry, of a folder with entries")
     parser.add_argument("--quick", action="store_true", help="the small version of the sweep")
     parser.add_argument("--dry_run", action="store_true", help="only show what would be run")
     parser.add_argument("--run", metavar="ID", help="only this run, and no report")

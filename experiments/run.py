@@ -1,7 +1,8 @@
 """Runs an experiment and writes its report. After any interruption the same command continues.
 
     python -m experiments.run FOLDER --new
-    python -m experiments.run FOLDER [--sweep=NAME] [--quick] [--dry_run] [--jobs=N] [--run=ID]
+    python -m experiments.run FOLDER [--sweep=NAME|--entry=FILE] [--quick] [--dry_run] [--jobs=N]
+        [--run=ID]
         [--data_dir=DIR] [--runs_dir=runs/experiments]
         [--executor=local|slurm|tpu|skypilot] [--options="..."] [--bucket=gs://BUCKET/FOLDER]
 
@@ -146,7 +147,12 @@ def _runs(folder: Path, arguments: argparse.Namespace) -> tuple[str, list[Run]]:
     if name not in sweeps:
         raise ValueError(f"{folder.name} has no sweep {name!r}, but {', '.join(sweeps)}")
     with mistakes(path):
-        runs = list(sweeps[name](arguments.quick))
+        if arguments.entry is None:
+            runs = list(sweeps[name](arguments.quick))
+        elif entered := getattr(part(folder, "sweep"), "entered", None):
+            name, runs = entered(_path(arguments.entry), arguments.quick)
+        else:
+            raise ValueError(f"{folder.name} takes no entries: leave --entry out")
         if others := [run for run in runs if not isinstance(run, Run)]:
             raise ValueError(f"the sweep {name!r} lists {others[0]!r:.100}, which is no Run")
     own = {"rows": str(folder / "rows.py")} if (folder / "rows.py").exists() else {}
@@ -226,8 +232,9 @@ def _execute(
     """Runs the jobs; returns the signal that stopped it all, or 0."""
     executor = EXECUTORS[arguments.executor]
     passed = [f"--sweep={sweep}", *["--quick"] * arguments.quick]
-    if arguments.data_dir is not None:
-        passed.append(f"--data_dir={arguments.data_dir}")
+    for flag in ("entry", "data_dir"):
+        if getattr(arguments, flag) is not None:
+            passed.append(f"--{flag}={getattr(arguments, flag)}")
     signalled = executor.execute(
         Order(
             jobs=jobs,

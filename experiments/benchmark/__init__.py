@@ -1,0 +1,3 @@
+"""In how few steps does a small language model get to a loss, by which rule of training?"""
+
+SUBJECT = "optimizers"

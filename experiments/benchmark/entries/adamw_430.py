@@ -1,0 +1,4 @@
+"""The baseline, as long as its slope says that it needs."""
+
+TRACK = "optimisation"
+STEPS = 430

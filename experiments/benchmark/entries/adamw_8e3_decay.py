@@ -1,0 +1,8 @@
+"""Twice the rate, ten times the weight decay."""
+
+TRACK = "optimisation"
+STEPS = 400
+OVERRIDES = {
+    "optimizer.learning_rate": 0.008,
+    "optimizer.weight_decay": 1.0,
+}

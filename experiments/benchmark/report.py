@@ -1,0 +1,112 @@
+"""Adds the rows of entries to the table, in which all that were ever judged stay."""
+
+import json
+import math
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.benchmark import rule
+from experiments.benchmark.rule import Result
+from experiments.benchmark.sweep import BASELINE, baseline
+from experiments.harness import figures, results
+from experiments.harness.results import Finished, Row
+from experiments.harness.sweep import ROOT
+from transformer_jax.runs.workdir import plain, write_atomically
+
+_ENTRIES = "entries.json"
+
+
+def report(runs: Sequence[Finished], out: Path) -> str:
+    """The table of a track, the csv, and a figure of the steps to the target."""
+    track = runs[0].labels["track"]
+    path = out / _ENTRIES
+    tracks = results.read_json(path)
+    entries = tracks.get(track, {})
+    for name in dict.fromkeys(run.labels["entry"] for run in runs):
+        entries[name] = _entry([run for run in runs if run.labels["entry"] == name])
+    tracks |= {track: entries}
+    text = json.dumps(tracks, indent=1, sort_keys=True, ensure_ascii=False)
+    write_atomically(path, text + "\n")
+
+    made = {name: _result(entry) for name, entry in entries.items()}
+    order = sorted(made, key=lambda name: made[name].steps_to_target)
+    first = tracks.get("optimisation", {}).get(BASELINE)
+    rows = [_row(name, entries[name], first and _result(first)) for name in order]
+    results.write_csv(out / f"{track}.csv", rows)
+    results.write_summary(out, {f"{track}/{name}/loss": made[name].loss for name in order})
+    changes = [f"- `{name}`: {_changes(entries[name]['overrides'])}" for name in order]
+    said = f"Steps to {rule.TARGET:.3f} nats, by the mean loss of each entry and the slope"
+    return "\n\n".join(
+        [
+            results.table(rows),
+            "\n".join(changes),
+            figures.save(_figure({name: made[name] for name in order}), out, track, said),
+        ]
+    )
+
+
+def _entry(runs: Sequence[Finished]) -> dict[str, Any]:
+    """What is kept of an entry."""
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "log", "-1", "--format=%h"], capture_output=True, text=True
+    ).stdout.strip()
+    own = runs[0].run.overrides
+    base = baseline(own["train.steps"]) | {"seed": None, "data.dir": None}
+    return {
+        "steps": runs[0].labels["steps"],
+        "losses": {str(run.labels["seed"]): run.results.get("validation/loss") for run in runs},
+        "seconds": float(np.mean([run.results["time/wall_seconds"] for run in runs])),
+        "date": max(run.record.get("date", "") for run in runs),
+        "commit": commit,
+        "overrides": {
+            key: Path(value).name if key == "rows" else plain(value)
+            for key, value in own.items()
+            if key not in base or value != base[key] is not None
+        },
+    }
+
+
+def _result(entry: Mapping[str, Any]) -> Result:
+    losses = [math.inf if loss is None else loss for loss in entry["losses"].values()]
+    return Result(entry["steps"], losses)
+
+
+def _row(name: str, entry: Mapping[str, Any], baseline: Result | None) -> Row:
+    result = _result(entry)
+    diverged = sum(not math.isfinite(loss) for loss in result.losses)
+    finite = not diverged
+    return {
+        "entry": name,
+        "steps": result.steps,
+        "loss": results.interval(result.losses) if finite else f"{diverged} diverged",
+        "seeds": len(result.losses),
+        "deviation": f"{np.std(result.losses, ddof=1):.4f}" if finite else "",
+        f"reaches {rule.TARGET:.3f}": "yes" if result.passes else "no",
+        "steps to it": f"{result.steps_to_target:.0f}" if finite else "",
+        "to the baseline": rule.verdict(result, baseline) if baseline else "",
+        "seconds": f"{entry['seconds']:.0f}",
+        "date": entry["date"],
+        "commit": entry["commit"],
+    }
+
+
+def _changes(overrides: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in overrides.items()) or "nothing"
+
+
+def _figure(made: Mapping[str, Result]):
+    """A bar of 3.09 deviations on each side of where an entry would reach the target."""
+    figure, (ax,) = figures.panels()
+    shown = [name for name in made if math.isfinite(made[name].loss)][::-1]
+    for place, name in enumerate(shown):
+        result = made[name]
+        margin = rule.MARGIN / math.sqrt(len(result.losses)) / rule.SLOPE
+        mark = "o" if result.passes else "x"
+        ax.errorbar(result.steps_to_target, place, xerr=margin, fmt=mark, color="black")
+    ax.set_yticks(range(len(shown)), shown)
+    ax.set(xlabel="steps to the target (o: reached, x: not)")
+    return figure
