@@ -1,0 +1,3 @@
+"""When do induction heads form, by depth, residual scheme, position, draw and warm-up?"""
+
+SUBJECT = "attention"
