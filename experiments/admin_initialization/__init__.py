@@ -1,1 +1,3 @@
 """Which parts of Admin's initialisation matter?"""
+
+SUBJECT = "initialisation"

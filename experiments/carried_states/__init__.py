@@ -1,1 +1,3 @@
 """What do states that are carried from row to row bring a small LSTM language model?"""
+
+SUBJECT = "data"

@@ -1,1 +1,3 @@
 """What do losses of the layers below the last bring a DETR?"""
+
+SUBJECT = "models"

@@ -1,1 +1,3 @@
 """Where do the norms of a DETR belong, and which residual schemes train it?"""
+
+SUBJECT = "norms"

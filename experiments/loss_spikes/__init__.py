@@ -1,1 +1,3 @@
 """Do losses jump because Adam's second moments lag behind, or because curvature is too large?"""
+
+SUBJECT = "optimizers"

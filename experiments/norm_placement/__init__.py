@@ -1,1 +1,3 @@
 """Which residual schemes train as the model gets deeper?"""
+
+SUBJECT = "norms"

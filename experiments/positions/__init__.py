@@ -1,1 +1,3 @@
 """Do sinusoidal, learned and rotary positions train alike, and which extrapolate?"""
+
+SUBJECT = "attention"

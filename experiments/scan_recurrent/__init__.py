@@ -1,1 +1,3 @@
 """Do recurrent models score on SCAN's splits what Lake and Baroni saw?"""
+
+SUBJECT = "data"

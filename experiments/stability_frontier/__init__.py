@@ -1,1 +1,3 @@
 """Up to which learning rate does each residual scheme train?"""
+
+SUBJECT = "norms"
