@@ -23,6 +23,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
 # Of a horizon, in which a branch decays; a line also in the shorter time.
 _DECAY, _SHORT = 0.2, 0.1
 _WINDOWS = (1, 2, 5, 10, 20)  # percent of a horizon
+_EVERY = 1  # percent between weights that are kept
 _FLOOR = 0.1
 
 
@@ -55,7 +56,8 @@ def measure(
                     if step < warm_up:
                         return peak(step)
                     left = SHAPES[shape]((step - warm_up) / (horizon - warm_up))
-                    return rate * (floor + (1 - floor) * left)
+                    # Not 0, of which an independent weight decay would be no share.
+                    return rate * max(floor + (1 - floor) * left, 1e-9)
 
                 loss = _last_loss(trainings, trainings.steps(scheduled, seed), horizon)
                 rows.append({"horizon": horizon, "arm": f"{shape} to {name}", "loss": loss})
@@ -76,7 +78,7 @@ def _trunk(
     rows = []
     for made in trainings.steps(peak, seed):
         for horizon, weights in kept.items():
-            every = horizon // 100
+            every = horizon * _EVERY // 100
             if (1 - _DECAY) * horizon < made.step <= horizon and made.step % every == 0:
                 weights.append(jax.tree.map(jnp.copy, made.state.params))
         if made.step in starts:
@@ -110,7 +112,7 @@ def _branch(
     name = f"{shape}, {round(100 * length / horizon)} %"
     weights, loss = [], math.nan
     for made in trainings.steps(decayed, seed, after=start):
-        if made.step > start.step and made.step % (horizon // 100) == 0:
+        if made.step > start.step and made.step % (horizon * _EVERY // 100) == 0:
             weights.append(jax.tree.map(jnp.copy, made.state.params))
         if made.step == horizon:
             loss = trainings.validation_loss(made.state.params)

@@ -41,7 +41,7 @@ def schedules(quick: bool) -> list[Run]:
 
 def independent(quick: bool) -> list[Run]:
     """Lines to 0 and to a tenth for the longest horizon, with a decay that is as strong at all
-    rates: the product with the rate is that of the middle one."""
+    rates and steps: what the others have at the peak of the middle rate."""
     own = {"optimizer.name": "adamw_independent", "optimizer.weight_decay": 0.1 * RATES[1]}
     cells = [(rate, seed) for rate in RATES for seed in range(SEEDS)]
     return [_run(quick, "independent", *cell, own) for cell in (cells[:1] if quick else cells)]
