@@ -228,6 +228,7 @@ def test_noise_is_that_of_gradients_row_by_row():
     np.testing.assert_allclose(found["square"], mean @ mean - np.trace(covariance) / 6, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_every_probe_measures_numbers_of_every_shape(step):
     for name in PROBES:
         for place, values in PROBES[name](step).items():

@@ -47,7 +47,7 @@ def stat(counts: np.ndarray) -> float:
 
 
 def test_after_a_trigger_comes_the_word_before_it_and_no_trigger_follows_another():
-    words, triggers = pieces(backcopy, "train"), backcopy.triggers()
+    words, triggers = pieces(backcopy, "validation"), backcopy.triggers()
     stationary = bigram.chain().stationary
     assert set(triggers) == set(np.argsort(stationary)[-3:])
     is_trigger = np.isin(words, triggers)
@@ -64,4 +64,4 @@ def test_after_a_trigger_comes_the_word_before_it_and_no_trigger_follows_another
     nats += np.sum(np.where(is_trigger[:, :-1], 0.0, own), axis=1)
     error = nats.std() / len(nats) ** 0.5 / 64
     assert nats.mean() / 64 == pytest.approx(backcopy.entropy(), abs=4 * error)
-    assert error < 2e-3
+    assert error < 0.02

@@ -57,7 +57,7 @@ PLACES = {
 @pytest.mark.parametrize("name", DRAWS)
 def test_each_kernel_of_each_layer_has_its_deviation(name):
     gated = list(DRAWS).index(name) % 2 == 0 or name.startswith("llama")
-    shape = "encoder_decoder" if name in ("gpt2", "mitchell") else "decoder_only"
+    shape = "encoder_decoder" if name == "gpt2" else "decoder_only"
     config = tiny.config(
         "pre_ln", **tiny.SHAPES[shape], **SIZES, init=name, activation="swiglu" if gated else "gelu"
     )
@@ -80,10 +80,15 @@ def test_each_kernel_of_each_layer_has_its_deviation(name):
 
 
 def test_a_row_draws_alike_but_for_a_factor_and_gains_come_on_top():
-    plain = tiny.flat(tiny.initial_parameters(tiny.config("ds_init", **SIZES)))
-    scaled = tiny.flat(tiny.initial_parameters(tiny.config("ds_init", **SIZES, init="normal")))
-    for path in ("decoder/feed_forward/up", "encoder/self_attention/value", "embedding/table"):
-        path = path if path in plain else "source_embedding/table"
+    plain, scaled = (
+        tiny.flat(
+            tiny.initial_parameters(
+                tiny.config("ds_init", architecture="decoder_only", **SIZES, init=name)
+            )
+        )
+        for name in ("xavier", "normal")
+    )
+    for path in ("decoder/feed_forward/up", "decoder/self_attention/value", "embedding/table"):
         ratio = scaled[path] / np.where(plain[path] == 0, 1, plain[path])
         np.testing.assert_allclose(ratio, ratio.ravel()[0], rtol=1e-4)
     up = scaled["decoder/feed_forward/up"]
