@@ -269,6 +269,13 @@ def _model() -> Config:
     model.attention_gain = 1.0
     # c of c tanh(score / c), which bounds scores of attention before the softmax (None: no bound).
     model.attention_softcap = config_dict.placeholder(float)
+    # The weights that a query has for the T keys that it sees, by their scores x: the softmax; that
+    # with one more score, which looks at nothing and is 0 ("off_by_one") or trained, one a head
+    # ("sink"); "sigmoid", of x - ln T; or relu(x) / T ("relu"). The last two need not add up to 1.
+    model.attention_weights = "softmax"
+    # What multiplies the outputs of heads: sigmoid(X W_g) of attention's input X, where W_g is 0 at
+    # first, with one number for each "head", or for each "entry" of a head.
+    model.attention_gate = "none"
     model.qk_norm = False  # a norm over each head's query and key, before their product
     model.qk_norm_over = "head"  # each, or all "heads" of a token at once, as in OLMo 2
     model.activation = "relu"

@@ -26,7 +26,7 @@ FOLDED = {
     "all_tied": dict(residual="admin"),
     "tables_apart": dict(
         residual="admin", tied_embeddings="decoder", positions="learned", activation="swiglu",
-        qk_norm=True,
+        qk_norm=True, attention_gate="head", attention_weights="sink",
     ),
     "tied_and_rotary": dict(
         residual="admin", positions="rotary", attention_score="additive",

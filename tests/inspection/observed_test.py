@@ -96,6 +96,17 @@ def test_attention_is_measured_at_every_real_query():
             np.testing.assert_allclose(found, values, rtol=1e-4, err_msg=name)
 
 
+def test_values_are_measured_at_every_key():
+    """In the first layer of each kind of attention, padding included."""
+    params, _, observed = jax.device_get(seen(POST_LN))
+    decoder, encoded = observed["decoder"], observed["encoder"].final
+    for kind, keys in (("self_attention", decoder.inputs[0]), ("cross_attention", encoded)):
+        w = params["decoder"][kind]
+        values = np.einsum("BSD,DHK->BHSK", keys, w["value"][0]) + w["value_bias"][0][:, None]
+        expected = np.linalg.norm(values, axis=-1)
+        np.testing.assert_allclose(decoder.value_norm[kind][0], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_the_largest_logit_is_shown_as_it_is_before_it_is_capped():
     """In the first layer, whose queries and keys no cap has changed; capped it is at most 0.1."""
     config = dataclasses.replace(PRE_LN, attention_softcap=0.1)

@@ -32,13 +32,15 @@ OTHERS = (
 )
 OF_ATTENTION = (
     dict(attention_score="additive", positions="rotary", attention_bias="inward")
-    | dict(rotary_fraction=0.5, rotary_scaling=("linear", "factor=3")),
-    dict(positions="distance"),
-    dict(positions="relative_by_layer", num_kv_heads=1, layer_pattern=("window", "full"), window=3),
+    | dict(rotary_fraction=0.5, rotary_scaling=("linear", "factor=3"))
+    | dict(attention_weights="sink", attention_gate="head"),
+    dict(positions="distance", attention_weights="off_by_one"),
+    dict(positions="relative_by_layer", num_kv_heads=1, layer_pattern=("window", "full"), window=3)
+    | dict(attention_weights="sigmoid", attention_gate="entry"),
     dict(
         positions="learned", qk_norm=True, qk_norm_over="heads", layer_pattern=("window",), window=2
     )
-    | dict(attention_softcap=0.5, logits_softcap=2.0),
+    | dict(attention_softcap=0.5, logits_softcap=2.0, attention_weights="relu"),
     dict(positions="rotary", layer_pattern=("window", "unturned", "full"), window=3)
     | dict(window_rotary_base=50.0, num_decoder_layers=4),
 )

@@ -10,12 +10,17 @@ import pytest
 from tests.models import tiny
 
 MORE = dict(qk_norm=True, attention_score="additive", embedding_norm=True, activation="swiglu")
+ATTENTION = dict(attention_weights="sink", attention_gate="entry")
 # Every shape and kind of positions, and the schemes with a second stream.
 TRANSFORMERS = {
     f"{residual}-{shape}": dict(**tiny.SHAPES[shape], residual=residual, **changes)
     for residual, shape, changes in [
-        ("b2t", "encoder_decoder", dict(positions="rotary", logits_bias=True)),
-        ("residual_dual", "decoder_only", dict(positions="distance", num_kv_heads=1)),
+        ("b2t", "encoder_decoder", dict(positions="rotary", logits_bias=True, **ATTENTION)),
+        (
+            "residual_dual",
+            "decoder_only",
+            dict(positions="distance", num_kv_heads=1, attention_weights="sigmoid"),
+        ),
         ("pre_ln", "decoder_only", MORE | dict(positions="learned")),
         ("admin", "masked_tokens", MORE),
         ("sandwich", "mean_classes", dict(positions="distance")),

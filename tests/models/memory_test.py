@@ -75,8 +75,12 @@ def read(config, params, rows, length=LENGTH, memory_length=None):
 @pytest.mark.parametrize(
     ("positions", "residual", "changes"),
     [
-        ("distance", "post_ln", {}),
-        ("relative", "pre_ln", dict(layer_pattern=("full", "window"), window=4)),
+        ("distance", "post_ln", dict(attention_weights="sink", attention_gate="head")),
+        (
+            "relative",
+            "pre_ln",
+            dict(layer_pattern=("full", "window"), window=4, attention_weights="sigmoid"),
+        ),
     ],
 )
 def test_segments_with_memory_give_what_one_pass_with_their_window_gives(

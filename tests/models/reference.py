@@ -469,6 +469,21 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return probabilities / probabilities.sum()
 
 
+def attention_weights(scores: np.ndarray, config, sink: float) -> np.ndarray:
+    """The same by `config.attention_weights`; the score of a key that is not seen is -inf."""
+    number = np.sum(scores > -np.inf)
+    match config.attention_weights:
+        case "off_by_one":
+            return softmax(np.append(scores, 0.0))[:-1]
+        case "sink":
+            return softmax(np.append(scores, sink))[:-1]
+        case "sigmoid":
+            return 1 / (1 + number * np.exp(-scores))
+        case "relu":
+            return np.maximum(scores, 0.0) / number
+    return softmax(scores)
+
+
 def _attention(
     weights,
     queries,
@@ -480,7 +495,7 @@ def _attention(
     first_seen=None,
     offsets=(0.0, 0.0),
 ):
-    """softmax(scores) v, head by head and query by query.
+    """The weighted sums of values, head by head and query by query.
 
     kind: of self-attention, where rotary or relative positions, if that is what there is, have a
     part; None: it is cross-attention.
@@ -534,10 +549,14 @@ def _attention(
                 scores[: first_seen(t)] = -np.inf
             if kind in ("window", "window_unturned"):
                 scores[[s for s in range(end) if abs(t - s) >= config.window]] = -np.inf
-            heads[t, head] = softmax(scores) @ v[:end]
+            sink = weights["sink"][head] if "sink" in weights else 0.0
+            heads[t, head] = attention_weights(scores, config, sink) @ v[:end]
     out = heads.reshape(len(queries), -1)
     if inner:
         out = _normalise(weights["inner_norm"], out, config)
+    if config.attention_gate != "none":
+        gates = _sigmoid(np.tensordot(queries, weights["gate"], 1))
+        out = (out.reshape(heads.shape) * gates.reshape(*gates.shape[:2], -1)).reshape(out.shape)
     return out @ weights["output"].reshape(out.shape[1], -1) + weights.get("output_bias", 0.0)
 
 

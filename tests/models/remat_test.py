@@ -41,7 +41,10 @@ def shapes(config):
 @pytest.mark.parametrize(
     ("plain", "policies"),
     [
-        (tiny.config("admin", architecture="decoder_only", **DROPOUT), [*REMAT][1:]),
+        (
+            tiny.config("admin", architecture="decoder_only", attention_gate="head", **DROPOUT),
+            [*REMAT][1:],
+        ),
         (tiny.recurrent("lstm", "decoder_only", num_decoder_layers=1, dropout_rate=0.2), ["full"]),
     ],
 )

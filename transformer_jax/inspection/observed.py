@@ -36,6 +36,7 @@ class Observed(NamedTuple):
       weights: of each query for each key, of which a row's own come after those of a memory.
       entropy, largest_logit: one number for each query of each kind of attention, in nats.
       query_norm, key_norm: of each query, scaled as the score has it, and of the keys it sees.
+      value_norm: of each key's value.
     """
 
     inputs: Float[Array, "n B T D"]
@@ -48,6 +49,7 @@ class Observed(NamedTuple):
     largest_logit: dict[Kind, Float[Array, "L B H T"]]
     query_norm: dict[Kind, Float[Array, "L B H T"]]
     key_norm: dict[Kind, Float[Array, "L B H T"]]
+    value_norm: dict[Kind, Float[Array, "L B H S"]]
 
     @property
     def real(self) -> Bool[Array, "B T"]:
@@ -112,7 +114,12 @@ def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch)
         largest_logit=of_queries("largest_logit"),
         query_norm=of_queries("query_size"),
         key_norm=of_queries("key_size"),
+        value_norm={kind: _norms(attention["values"]) for kind, attention in attentions.items()},
     )
+
+
+def _norms(values: Float[Array, "L B S H K"]) -> Float[Array, "L B H S"]:
+    return jnp.linalg.norm(values.astype(jnp.float32), axis=-1).swapaxes(2, 3)
 
 
 def sublayers(config: TransformerConfig, stack: Stack) -> list[tuple[int, Kind]]:

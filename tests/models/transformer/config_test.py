@@ -108,6 +108,7 @@ def test_a_kernel_refuses_devices_that_it_does_not_run_on(kernel):
     [
         dict(positions="relative"),
         dict(attention_score="additive"),
+        dict(attention_weights="relu"),
         dict(attention_dropout_rate=0.1),
     ],
 )

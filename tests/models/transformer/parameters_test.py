@@ -25,7 +25,10 @@ VARIANTS = {
     "rotary": dict(
         residual="pre_ln", positions="rotary", embedding_norm=True, attention_bias="all"
     ),
-    "sub_ln_scores": dict(residual="sub_ln", qk_norm=True, attention_score="additive"),
+    "sub_ln_scores": dict(
+        residual="sub_ln", qk_norm=True, attention_score="additive", attention_weights="sink",
+        attention_gate="entry",
+    ),
 }  # fmt: skip
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "masked_tokens")
 
@@ -49,6 +52,8 @@ def expected_shapes(config):
         attention |= {"query_norm/scale": (K,), "key_norm/scale": (K,)}
     if config.attention_score == "additive":
         attention["score/vector"] = (H, K)
+    attention |= {"sink": (H,)} if config.attention_weights == "sink" else {}
+    attention |= {"gate": (D, H, K)} if config.attention_gate == "entry" else {}
     row = SCHEMES[config.encoder_residual]
     places = [name for name in ("pre_norm", "branch_norm", "post_norm") if getattr(row, name)]
     shapes = {}

@@ -10,17 +10,25 @@ from tests.models import reference, tiny
 from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 
 OTHER_CHOICES = (
-    dict(attention_score="dot_product"),
-    dict(norm="rms_norm", activation="gelu", tied_embeddings="decoder", qk_norm=True),
+    dict(attention_score="dot_product", attention_weights="sigmoid"),
+    dict(
+        norm="rms_norm", activation="gelu", tied_embeddings="decoder", qk_norm=True,
+        attention_weights="sink", attention_gate="head",
+    ),
     dict(
         activation="swiglu", tied_embeddings="none", embedding_norm=True, qk_norm=True,
         norm_epsilon=0.1, rotary_base=50.0, logits_bias=True, attention_bias="all",
+        attention_gate="entry",
     ),
-    dict(attention_score="additive", qk_norm=True, depth_exponent=0.5),
+    dict(
+        attention_score="additive", qk_norm=True, depth_exponent=0.5,
+        attention_weights="off_by_one",
+    ),
     dict(
         positions="rotary", rotary_fraction=0.5, rotary_scaling=("linear", "factor=3"),
         attention_bias="inward", rotary_base=20.0, qk_norm=True, qk_norm_over="heads",
         norm="layer_norm_unbiased", attention_softcap=0.7, logits_softcap=1.5,
+        attention_weights="relu",
     ),
     # 3 heads of 10 in a d_model of 16, and stacks of unequal depth.
     dict(
@@ -37,7 +45,10 @@ PATTERNS = {
         window_rotary_base=7.0,
     ),
     "encoder_decoder": dict(positions="relative", layer_pattern=("full", "window"), window=2),
-    "tags": dict(positions="rotary", layer_pattern=("window_unturned", "window"), window=2),
+    "tags": dict(
+        positions="rotary", layer_pattern=("window_unturned", "window"), window=2,
+        attention_weights="sigmoid",
+    ),
     "mean_classes": dict(positions="learned", layer_pattern=("window",), window=3),
 }  # fmt: skip
 # A stack of each its own scheme.

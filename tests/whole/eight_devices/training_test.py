@@ -34,8 +34,11 @@ ATTENTION = {
     "logits_softcap": 3.0,
     "layer_pattern": ("unturned", "window"),
     "window": 4,
+    "attention_weights": "sink",
+    "attention_gate": "entry",
 }
-CHANGES = {"decoder_only": (("positions", "relative"),), "encoder_only": (*ATTENTION.items(),)}
+GATED = (("positions", "relative"), ("attention_weights", "sigmoid"), ("attention_gate", "head"))
+CHANGES = {"decoder_only": GATED, "encoder_only": (*ATTENTION.items(),)}
 STEPS = 6
 
 

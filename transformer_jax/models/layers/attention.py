@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.devices.mesh import constrain
+from transformer_jax.models.layers.attention_weights import ATTENTION_GATES, ATTENTION_WEIGHTS
 from transformer_jax.models.layers.dropout import Dropout
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import MASKED, Segments
@@ -129,7 +130,8 @@ class Attention(nn.Module):
       config: a `TransformerConfig`. Of `num_kv_heads` keys and values each serves as many adjacent
         queries (Ainslie et al. 2023, 2305.13245); with `qk_norm` each head's queries and keys are
         normalised before they meet (Dehghani et al. 2023, 2302.05442, section 2), or those of all
-        heads at once (OLMo 2).
+        heads at once (OLMo 2); `attention_weights` may stand in for the softmax, and
+        `attention_gate` multiplies what the heads found.
       distances: whether scores have a part by distance, and so a kernel W of their vectors.
       inner_norm: the heads' outputs are normalised before they are projected.
       product: what multiplies by kernels, `product` or, to decode, `kernel_first`.
@@ -143,7 +145,7 @@ class Attention(nn.Module):
     biases: str | None = None
 
     # The parameters that are multiplied by what queries, and what keys and values are made from.
-    query_kernels: ClassVar[tuple[str, ...]] = ("query",)
+    query_kernels: ClassVar[tuple[str, ...]] = ("query", "gate")
     key_kernels: ClassVar[tuple[str, ...]] = ("key", "value")
 
     def setup(self):
@@ -154,8 +156,9 @@ class Attention(nn.Module):
         gain = config.attention_gain**2
         inward = nn.initializers.variance_scaling(gain, "fan_avg", "uniform", 0, (1, 2))
 
-        def kernel(name, size):
-            drawn = parameter(self, name, inward, size, axes, matrix=(1, 2), role="hidden")
+        def kernel(name, size, axes=axes, init=inward):
+            matrix = 1, len(axes) - 1
+            drawn = parameter(self, name, init, size, axes, matrix=matrix, role="hidden")
             return times(config.multipliers.hidden, drawn)
 
         biases = biases_of(self.biases, config.bias)
@@ -174,8 +177,13 @@ class Attention(nn.Module):
         output = parameter(self, "output", _OUTWARD, *outward, matrix=(2, 1), role="hidden")
         self.output = times(config.multipliers.hidden, output)
         self.output_bias = bias(biases.outward, "output_bias", size[:1], axes[:1])
-        # The last, so that it disturbs no draw
+        # The last, so that they disturb no draw
         self.key_bias = bias(biases.keys, "key_bias", kv_size[1:], axes[1:])
+        self.weighing = ATTENTION_WEIGHTS[config.attention_weights]
+        self.sink = bias(self.weighing.trained, "sink", size[1:2], axes[1:2])
+        self.gated = ATTENTION_GATES[config.attention_gate]
+        gate = slice(1 + len(self.gated))
+        self.gate = kernel("gate", size[gate], axes[gate], zeros) if self.gated else None
         self.dropout = Dropout(config.attention_dropout_rate)
         self.dtype, self.score = config.compute_dtype, SCORES[config.attention_score]
         norm = functools.partial(Norm, config.norm, config.norm_epsilon)
@@ -239,9 +247,10 @@ class Attention(nn.Module):
         queries = self._queries(x if offsets is None else x + offsets.queries, rotation)
         weights = functools.partial(self._weights, bias=bias, deterministic=deterministic)
         keys, values = map(self._for_queries, keys_values)
+        observe(self, values=values)
         attend = KERNELS[self.config.attention_kernel].attend
         heads = attend(queries, keys, values, mask, weights, self.config.attention_softcap)
-        return self._outputs(constrain(heads, "batch", "length", "heads"))
+        return self._outputs(constrain(heads, "batch", "length", "heads"), x)
 
     def cached(
         self,
@@ -282,16 +291,17 @@ class Attention(nn.Module):
             scores = scores + bias
         scores = soft_cap(scores, self.config.attention_softcap)
         logits = jnp.where(seen[:, None], scores, MASKED)
-        # One softmax over the slots of all rows of a sentence
+        # Over the slots of all rows of a sentence at once
         by_sentence = logits.reshape(-1, hypotheses, *logits.shape[1:])
-        weights = jax.nn.softmax(by_sentence, axis=(1, -1)).reshape(logits.shape)
+        weights = self.weighing(by_sentence, self.sink, (1, -1)).reshape(logits.shape)
         weights = weights.astype(self.dtype)
         weights = weights.reshape(weights.shape[0], *grouped, *weights.shape[2:])
         heads = jnp.einsum("BGRTS,BGSK->BGRTK", weights, cache.values)
         heads = heads.reshape(heads.shape[0], self.config.num_heads, *heads.shape[3:])
         if hypotheses > 1:
             heads = jnp.sum(heads.reshape(-1, hypotheses, *heads.shape[1:]), axis=1)
-        return self._outputs(jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:2], *queries.shape[2:]))
+        heads = jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:2], *queries.shape[2:])
+        return self._outputs(heads, x)
 
     def slots(self, x: Float[Array, "B S D"], rotation: Rotation | None = None) -> Slots:
         """What `keys_values` makes, laid out as `cached` reads it."""
@@ -317,10 +327,18 @@ class Attention(nn.Module):
             queries = queries * self.config.head_dim**-0.5
         return keep(queries, "query")
 
-    def _outputs(self, heads: Float[Array, "B T H K"]) -> Float[Array, "B T D"]:
+    def _outputs(
+        self, heads: Float[Array, "B T H K"], x: Float[Array, "B T D"]
+    ) -> Float[Array, "B T D"]:
+        """What a sublayer adds, of its heads and its input."""
         dtype = self.dtype
         if self.inner_norm:
             heads = _normed(self.norm_of_heads, heads)
+        if self.gate is not None:
+            formula = f"BTD,D{self.gated}->BT{self.gated}"
+            gate = keep(self.product(formula, x.astype(dtype), self.gate.astype(dtype)), "gate")
+            gate = constrain(gate.reshape(*gate.shape[:3], -1), "batch", "length", "heads")
+            heads = heads * jax.nn.sigmoid(gate)
         output = self.output.astype(dtype)
         out = self.product("BTHK,HKD->BTD", heads, output, jnp.float32)
         return out if self.output_bias is None else out + self.output_bias[None, None]
@@ -366,12 +384,13 @@ class Attention(nn.Module):
             scores = scores + bias
         cap = self.config.attention_softcap
         logits = jnp.where(mask[:, None], soft_cap(scores, cap), MASKED)
-        weights = jax.nn.softmax(logits)
+        weights = self.weighing(logits, self.sink)
+        added = {"off_by_one_mass": 1 - jnp.sum(weights, axis=-1)} if self.weighing.added else {}
         # For each query; never computed unless a caller asks for it.
         entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
         uncapped = logits if cap is None else jnp.where(mask[:, None], scores, MASKED)
         largest = jnp.max(uncapped, axis=-1)
-        observe(self, weights=weights, entropy=entropy, largest_logit=largest, **sizes)
+        observe(self, weights=weights, entropy=entropy, largest_logit=largest, **added, **sizes)
         return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)
 
 

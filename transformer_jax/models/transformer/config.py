@@ -7,6 +7,7 @@ import numpy as np
 
 from transformer_jax.models.layers import rotary_scalings, settings
 from transformer_jax.models.layers.attention import ATTENTION_BIASES, QK_NORMS, SCORES
+from transformer_jax.models.layers.attention_weights import ATTENTION_GATES, ATTENTION_WEIGHTS
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 from transformer_jax.models.layers.heads import HEADS
@@ -39,6 +40,8 @@ CHOICES: dict[str, Collection[str]] = {
     "init": DRAWS,
     "parameterization": PARAMETERIZATIONS,
     "attention_score": SCORES,
+    "attention_weights": ATTENTION_WEIGHTS,
+    "attention_gate": ATTENTION_GATES,
     "qk_norm_over": QK_NORMS,
     "attention_bias": ATTENTION_BIASES,
     "layer_pattern": LAYER_KINDS,
@@ -78,6 +81,8 @@ class TransformerConfig(ModelConfig):
     attention_score: str
     attention_gain: float
     attention_softcap: float | None
+    attention_weights: str
+    attention_gate: str
     qk_norm: bool
     qk_norm_over: str
     activation: str
@@ -209,6 +214,7 @@ class TransformerConfig(ModelConfig):
             )
         asked = {
             "attention_score": score.module,
+            "attention_weights": self.attention_weights != "softmax",
             "positions": positions.bias,
             "attention_dropout_rate": self.attention_dropout_rate,
         }

@@ -232,8 +232,10 @@ def _usual(config: TransformerConfig) -> Values:
     """What our model is in all families that do not name it."""
     return dict(
         attention_bias=None,
+        attention_gate="none",
         attention_score="scaled_dot_product",
         attention_softcap=None,
+        attention_weights="softmax",
         bias=True,
         embedding_norm=False,
         feed_forward_dropout_rate=0.0,
