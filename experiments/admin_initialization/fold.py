@@ -132,7 +132,13 @@ def _folded_stack(
 
 
 def _times(params: Params, factor: Float[np.ndarray, "*L D"]) -> Params:
-    return jax.tree.map(lambda leaf: leaf * np.broadcast_to(factor, leaf.shape), params)
+    """Scale and bias of a norm, or a table, times the factor; a norm's own numbers stay."""
+
+    def times(leaf):
+        whole = leaf.ndim < factor.ndim
+        return leaf if whole else leaf * np.broadcast_to(factor, leaf.shape)
+
+    return jax.tree.map(times, params)
 
 
 def _over_rows(

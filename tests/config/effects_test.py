@@ -52,6 +52,7 @@ def check(*given, file=DEFAULT):
         ),
         ("model.max_length=9", "model.positions='sinusoidal', only with 'learned'"),
         ("model.depth_exponent=0.5", "model.residual='post_ln', only with 'depth_scaled'"),
+        ("model.norm_epsilon=0.1 model.norm=dyt", "model.norm='dyt', only with 'layer_norm' or"),
         ("model.pooling=first", "model.architecture='encoder_decoder', only with 'encoder_only'"),
         (f"model.encoder_residual=admin {DECODER}", "model.architecture='decoder_only'"),
         (f"model.num_layers=2 model.num_decoder_layers=3 {DECODER}", "num_decoder_layers=3"),

@@ -43,6 +43,9 @@ FOLDED = {
     "decoder_only": dict(
         residual="admin", architecture="decoder_only", embedding_norm=True, activation="gelu"
     ),
+    "no_norms": dict(
+        residual="admin", architecture="decoder_only", embedding_norm=True, norm="derf"
+    ),
     "masked_tokens": dict(residual="admin", architecture="encoder_only"),
     "classes": dict(tiny.SHAPES["mean_classes"], residual="admin", positions="learned"),
     "tags": dict(tiny.SHAPES["tags"], residual="admin", positions="rotary"),

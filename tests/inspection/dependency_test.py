@@ -2,6 +2,7 @@
 
 import functools
 import math
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from tests.inspection.seen import ADMIN, POST_LN, PRE_LN, make, sublayers
 from tests.models import tiny
 from transformer_jax.inspection.dependency import dependency, own_dependency
+from transformer_jax.inspection.measures import DIAGNOSTICS
 from transformer_jax.inspection.observed import observe
 
 MEASURES = (dependency, own_dependency)
@@ -97,3 +99,11 @@ def test_dependencies_follow_the_components_through_skips_and_norms(config):
         beta = slow_dependency(config, params, stack, shown)
         assert_close(by_stack[stack]["dependency"], beta)
         assert_close(by_stack[stack]["own_dependency"], np.diagonal(beta, 1))
+
+
+def test_a_sum_that_no_norm_divides_has_no_shares():
+    config = tiny.config("post_ln", norm="dyt")
+    with pytest.raises(ValueError, match="model.norm='dyt' after the sum"):
+        own_dependency(config, {}, "encoder", SimpleNamespace())
+    step = SimpleNamespace(model=make(config), before={}, stacks={"encoder": None})
+    assert DIAGNOSTICS["dependency"](step) == {}

@@ -27,7 +27,7 @@ OTHERS = (
     dict(embedding_norm=True, tied_embeddings="decoder", logits_bias=True, embedding_scale=1.5),
     dict(norm="rms_norm", tied_embeddings="none", num_kv_heads=1, parameterization="ntk")
     | dict(base_width=4),
-    dict(attention_score="additive", qk_norm=True),
+    dict(attention_score="additive", qk_norm=True, norm="derf"),
     dict(attention_score="dot_product", parameterization="completep", base_width=4, base_depth=1),
 )
 OF_ATTENTION = (

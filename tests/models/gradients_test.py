@@ -26,6 +26,7 @@ TRANSFORMERS = {
         ("sandwich", "mean_classes", dict(positions="distance")),
         ("sub_ln", "first_classes", dict(positions="rotary")),
         ("rezero", "tags", dict(positions="relative", norm="rms_norm")),
+        ("pre_ln", "tags", dict(norm="derf")),
     ]
 }
 # Logits read no table that embeds.

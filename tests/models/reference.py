@@ -409,6 +409,10 @@ def _places(params, side, length, config):
 
 def _normalise(weights: dict, x: np.ndarray, config) -> np.ndarray:
     rows = []
+    if config.norm in ("dyt", "derf"):
+        inside = weights["alpha"] * x + weights.get("shift", 0.0)
+        inside = np.tanh(inside) if config.norm == "dyt" else np.vectorize(math.erf)(inside)
+        return inside * weights["scale"] + weights.get("bias", 0.0)
     for row in x:
         if config.norm != "rms_norm":
             row = row - np.mean(row)

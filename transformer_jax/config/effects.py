@@ -17,6 +17,7 @@ from transformer_jax.data.prepare.tokenizer import TOKENIZERS
 from transformer_jax.data.read.sources import PAIRS, SOURCES
 from transformer_jax.evaluation.decoder import METHODS
 from transformer_jax.models import FAMILIES
+from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.layers.settings import ARCHITECTURES, UNORDERED
 from transformer_jax.models.layers.stems import STEMS
@@ -187,6 +188,9 @@ def _readers() -> dict[str, Mapping[Any, Collection[str]]]:
         "optimizer.name": _in("optimizer", _reads(OPTIMIZERS)),
         "model.residual": _in("model", _reads(SCHEMES)),
         "decode.method": _in("decode", METHODS),
+        "model.norm": {
+            name: ("model.norm_epsilon",) * (not row.scalars) for name, row in NORMS.items()
+        },
         "model.qk_norm": {True: ("model.qk_norm_over",), False: ()},
         "model.memory_length": {True: ("evaluate.memory_length",), False: ()},
         "model.positions": {

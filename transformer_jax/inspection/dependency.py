@@ -20,6 +20,11 @@ from transformer_jax.models.transformer.residual import Scales, variance
 from transformer_jax.models.transformer.schemes import Stack
 
 
+def divides(config: TransformerConfig, stack: Stack) -> bool:
+    """Whether POST, where there is one, divides all components alike: else they have no shares."""
+    return not (scheme(config, stack).post_norm and NORMS[config.norm].scalars)
+
+
 def dependency(
     config: TransformerConfig, params: Params, stack: Stack, observed: Observed
 ) -> Float[Array, "n n+1"]:
@@ -30,6 +35,9 @@ def dependency(
 
     In ResiDual this follows the stream x, not the sum of branches next to it. Time and memory grow
     with n^2 and n; where the diagonal is enough, `own_dependency` is cheap.
+
+    Raises:
+      ValueError: POST does not divide (`divides`).
     """
     row, at = scheme(config, stack), depth(config, stack)
     n, kinds = at.sublayers, len(at.kinds)
@@ -107,6 +115,8 @@ class _Sublayers(NamedTuple):
 
 def _sublayers(config: TransformerConfig, params: Params, stack: Stack) -> _Sublayers:
     row, at = scheme(config, stack), depth(config, stack)
+    if not divides(config, stack):
+        raise ValueError(f"model.norm={config.norm!r} after the sum divides it into no shares")
 
     def post_norms(name, neutral):
         if not row.post_norm or not getattr(NORMS[config.norm], name):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.inspection import heads, kernels, losses, observed, stream
-from transformer_jax.inspection.dependency import own_dependency
+from transformer_jax.inspection.dependency import divides, own_dependency
 from transformer_jax.inspection.heads import read_tokens
 from transformer_jax.inspection.observed import Observed, mean_over_queries
 from transformer_jax.inspection.steps import Update, update
@@ -151,10 +151,11 @@ DIAGNOSTICS: Mapping[str, Measure] = {
     # variance of what each sublayer adds, over real tokens
     "branch_variance": by_stack(observed.branch_variance),
     # the share of its own branch in a sublayer's output, β_ii, as standard deviations (Liu et al.
-    # 2020, section 4.1)
+    # 2020, section 4.1); not where a function that is no norm stands after the sum
     "dependency": lambda step: {
         stack: own_dependency(step.model.config, step.before, stack, seen)
         for stack, seen in step.stacks.items()
+        if divides(step.model.config, stack)
     },
     # norm of the loss's gradient with respect to a sublayer's output
     "output_gradient_norm": lambda step: observed.output_gradient_norms(

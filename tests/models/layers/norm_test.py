@@ -1,8 +1,12 @@
 """The norms against float64."""
 
+import math
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from transformer_jax.models.layers.norm import NORMS, Norm
 
@@ -16,15 +20,29 @@ def test_norm_keeps_its_digits_where_the_mean_is_large(kind, offset):
     x = (offset + generator.normal(size=(2, 3, 16))).astype(np.float32)
     scale, bias = generator.normal(size=(2, 16)).astype(np.float32)
     exact = x.astype(np.float64)
-    if kind != "rms_norm":
-        exact = exact - exact.mean(-1, keepdims=True)
-    exact = exact / np.sqrt(np.mean(exact**2, -1, keepdims=True) + 1e-5)
     params = {}
+    match kind:
+        case "dyt":
+            params = {"alpha": np.float32(0.25)}
+            exact = np.tanh(0.25 * exact)
+        case "derf":
+            params = {"alpha": np.float32(0.25), "shift": np.float32(0.5)}
+            exact = np.vectorize(math.erf)(0.25 * exact + 0.5)
+        case _:
+            if kind != "rms_norm":
+                exact = exact - exact.mean(-1, keepdims=True)
+            exact = exact / np.sqrt(np.mean(exact**2, -1, keepdims=True) + 1e-5)
     if kind != "layer_norm_plain":
         exact, params["scale"] = exact * scale, scale
-    if kind == "layer_norm":
+    if kind in ("layer_norm", "dyt", "derf"):
         exact, params["bias"] = exact + bias, bias
     actual = Norm(kind, 1e-5).apply({"params": params}, jnp.asarray(x))
     np.testing.assert_allclose(
         np.asarray(actual), exact, rtol=1e-5, atol=1e-5 if offset == 0 else 1e-3
     )
+
+
+def test_what_stands_in_for_a_norm_starts_from_its_papers_numbers():
+    for kind, numbers in (("dyt", {"alpha": 0.5}), ("derf", {"alpha": 0.5, "shift": 0.0})):
+        drawn = nn.unbox(Norm(kind, 1e-5).init(jax.random.key(0), jnp.ones((2, 4)))["params"])
+        assert {name: float(drawn[name]) for name in numbers} == numbers

@@ -23,7 +23,8 @@ VARIANTS = {
         num_decoder_layers=3, positions="learned", activation="swiglu", embedding_norm=True,
     ),
     "rotary": dict(
-        residual="pre_ln", positions="rotary", embedding_norm=True, attention_bias="all"
+        residual="pre_ln", positions="rotary", embedding_norm=True, attention_bias="all",
+        norm="derf",
     ),
     "sub_ln_scores": dict(
         residual="sub_ln", qk_norm=True, attention_score="additive", attention_weights="sink",
@@ -40,7 +41,9 @@ def expected_shapes(config):
     gated = ACTIVATIONS[config.activation].gated
 
     def norm(*size):
-        return {"scale": size} | ({"bias": size} if config.norm == "layer_norm" else {})
+        own = {"alpha": (), "shift": ()} if config.norm == "derf" else {}
+        has_bias = config.norm in ("layer_norm", "derf")
+        return own | {"scale": size} | ({"bias": size} if has_bias else {})
 
     attention = {
         "query": (D, H, K), "query_bias": (H, K), "key": (D, H, K), "value": (D, H, K),
@@ -113,7 +116,7 @@ def test_parameters_have_their_shapes_and_logical_axes(shape, name):
     for path, box in boxes.items():
         assert isinstance(box, nn.LogicallyPartitioned), path
         sharding.spec(mesh, box.names, shapes[path])  # refuses what has no rule, or one for two
-        assert (box.names[0] == "layers") == path.startswith(("encoder/", "decoder/")), path
+        assert (box.names[:1] == ("layers",)) == path.startswith(("encoder/", "decoder/")), path
 
 
 @pytest.mark.parametrize("shape", ARCHITECTURES)

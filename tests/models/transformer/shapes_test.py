@@ -35,6 +35,8 @@ OTHER_CHOICES = (
         norm="rms_norm", num_heads=3, head_dim=10, num_encoder_layers=1, num_decoder_layers=3,
         activation="swiglu", embedding_norm=True,
     ),
+    dict(norm="dyt", qk_norm=True),
+    dict(norm="derf", embedding_norm=True, tied_embeddings="none"),
 )  # fmt: skip
 
 
