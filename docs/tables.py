@@ -79,6 +79,11 @@ def schemes_table() -> str:
         labels = {
             "skip": "ω at first" if row.trained_skip else "s",
             "branch": "c at first" if row.trained_branch else "c",
+            "read": "r",
+            "pre_where": "sublayers with a Norm of x",
+            "post_where": "sublayers with a Norm of the sum",
+            "stream": "a at first",
+            "input": "b at first",
             "gain": f"gain on {', '.join(map(_code, row.gained))}",
             "embedding_gain": "gain on the embedding",
         }

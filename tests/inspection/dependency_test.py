@@ -60,7 +60,8 @@ def slow_dependency(config, params, stack, shown):
             parts = [a + b for a, b in zip(parts, [*below[:-1], 0.0], strict=True)]
             bias = bias + below[-1]
         parts.append(branches[number])
-        if "post_norm" in weights and not (name == "keel" and number == 0):
+        bare = (name, number) == ("keel", 0) or (name, kind) == ("hybrid_norm", "feed_forward")
+        if "post_norm" in weights and not bare:
             norm = weights["post_norm"]
             for token in range(len(bias)):
                 whole = sum(part[token] for part in parts) + bias[token]
@@ -89,6 +90,7 @@ def slow_dependency(config, params, stack, shown):
         tiny.config("b2t", architecture="decoder_only"),
         tiny.config("residual_dual", architecture="decoder_only"),
         tiny.config("parallel", architecture="decoder_only"),
+        tiny.config("hybrid_norm", architecture="decoder_only"),
     ],
     ids=lambda config: f"{config.decoder_residual}-{config.architecture}",
 )
@@ -105,5 +107,8 @@ def test_a_sum_that_no_norm_divides_has_no_shares():
     config = tiny.config("post_ln", norm="dyt")
     with pytest.raises(ValueError, match="model.norm='dyt' after the sum"):
         own_dependency(config, {}, "encoder", SimpleNamespace())
+    mixed = tiny.config("x0", architecture="decoder_only")
+    with pytest.raises(ValueError, match="model.decoder_residual='x0' mixes"):
+        dependency(mixed, {}, "decoder", SimpleNamespace())
     step = SimpleNamespace(model=make(config), before={}, stacks={"encoder": None})
     assert DIAGNOSTICS["dependency"](step) == {}

@@ -194,7 +194,7 @@ def _stack(
                 return added[-1]
 
             own = w.get(f"{kind}_residual", {})
-            at = Sublayer(stack, layer, kind, len(branches), config, own, below, shortcut)
+            at = Sublayer(stack, layer, kind, len(branches), config, own, below, bottom, shortcut)
             x = SUBLAYERS[residual](at, x, f)
     of_set = stack == "decoder" and config.architecture == "encoder_set"
     if residual in FINAL_NORM or (of_set and residual != "residual_dual"):
@@ -209,7 +209,7 @@ def _stack(
 
 @dataclasses.dataclass
 class Sublayer:
-    """One sublayer: where it stands, its parameters, and the input of its layer."""
+    """One sublayer: where it stands, its parameters, the inputs of its layer and its stack."""
 
     stack: str
     layer: int
@@ -218,6 +218,7 @@ class Sublayer:
     config: Any
     weights: dict
     below: np.ndarray
+    bottom: np.ndarray
     shortcut: Shortcut
 
     @property
@@ -298,6 +299,25 @@ def depth_scaled(at: Sublayer, x, f):
     return x + (2 / at.layers) ** at.config.depth_exponent * f(at.norm("pre_norm", x))
 
 
+def ln_scaling(at: Sublayer, x, f):
+    return x + f(at.norm("pre_norm", x) / math.sqrt(at.layer + 1))
+
+
+def mix_ln(at: Sublayer, x, f):
+    return post_ln(at, x, f) if at.layer < at.layers // 4 else pre_ln(at, x, f)
+
+
+def hybrid_norm(at: Sublayer, x, f):
+    return no_norm(at, x, f) if at.kind == "feed_forward" else post_ln(at, x, f)
+
+
+def x0(at: Sublayer, x, f):
+    if at.kind == "self_attention":
+        a, b = (at.weights[f"{name}_scale"]["scale"] for name in ("stream", "input"))
+        x = a * x + b * at.bottom
+    return pre_ln(at, x, f)
+
+
 # What differs only in the draws of parameters is one function here.
 SUBLAYERS = {
     "post_ln": post_ln,
@@ -320,6 +340,10 @@ SUBLAYERS = {
     "keel": keel,
     "ds_init": post_ln,
     "depth_scaled": depth_scaled,
+    "ln_scaling": ln_scaling,
+    "mix_ln": mix_ln,
+    "hybrid_norm": hybrid_norm,
+    "x0": x0,
 }
 FINAL_NORM = (
     "parallel",
@@ -332,6 +356,10 @@ FINAL_NORM = (
     "sub_ln",
     "layer_scale",
     "depth_scaled",
+    "ln_scaling",
+    "mix_ln",
+    "hybrid_norm",
+    "x0",
 )
 
 
@@ -395,7 +423,7 @@ def _embed(params, stack, side, ids, config):
     x = math.sqrt(table.shape[1]) * table[ids]
     if config.positions_in == "stream":
         x = x + _places(params, side, len(ids), config)
-    if config.embedding_norm or _residual(config, stack) == "peri_ln":
+    if config.embedding_norm or _residual(config, stack) in ("peri_ln", "x0"):
         x = _normalise(params[f"{side}positions"]["norm"], x, config)
     return x
 
@@ -512,7 +540,7 @@ def _attention(
     def inward(x, name):
         bias = weights.get(f"{name}_bias", zeros)
         x = np.stack([x @ weights[name][:, h] + bias[h] for h in range(num_heads)], axis=1)
-        if name == "value" or not config.qk_norm:
+        if f"{name}_norm" not in weights and (name == "value" or not config.qk_norm):
             return x
         shape = (len(x), -1) if config.qk_norm_over == "heads" else (-1, head_dim)
         norm = weights.get(f"{name}_norm", {})

@@ -37,9 +37,12 @@ def dependency(
     with n^2 and n; where the diagonal is enough, `own_dependency` is cheap.
 
     Raises:
-      ValueError: POST does not divide (`divides`).
+      ValueError: POST does not divide (`divides`), or layers read the stack's input again.
     """
     row, at = scheme(config, stack), depth(config, stack)
+    if row.stream or row.input:
+        name = f"model.{stack}_residual={getattr(config, f'{stack}_residual')!r}"
+        raise ValueError(f"{name} mixes the stack's input into each layer, which no component is")
     n, kinds = at.sublayers, len(at.kinds)
 
     def layer(parts, own):

@@ -64,6 +64,8 @@ def expected_shapes(config):
         L = getattr(config, f"num_{stack}_layers")
         for sublayer in sublayers:
             leaves = dict(feed_forward if sublayer == "feed_forward" else attention)
+            if row.qkv_norm and sublayer != "feed_forward":
+                leaves |= {f"{name}_norm/scale": (K,) for name in ("query", "key", "value")}
             if config.attention_bias == "all" and sublayer == "self_attention":
                 leaves["key_bias"] = (H, K)
             if row.inner_norm and sublayer != "cross_attention":
@@ -72,6 +74,8 @@ def expected_shapes(config):
             shapes |= {f"{stack}/{sublayer}/{k}": (L, *v) for k, v in leaves.items()}
             own = {f"{place}/{k}": v for place in places for k, v in norm(D).items()}
             own |= {"shortcut/omega": (D,)} if row.trained_skip else {}
+            mixed = ("stream_scale/scale", "input_scale/scale")
+            own |= dict.fromkeys(mixed, ()) if row.input and sublayer == "self_attention" else {}
             if row.trained_branch:
                 own["branch_scale/scale"] = (D,) if row.trained_branch == "vector" else ()
             shapes |= {f"{stack}/{sublayer}_residual/{k}": (L, *v) for k, v in own.items()}

@@ -47,7 +47,8 @@ def gain_at(config, *path):
 
 def test_every_field_shows_in_the_equation_but_those_that_draw():
     plain = ResidualScheme()
-    set_to = {"skip": lambda depth: 2.0, "branch": lambda depth: 2.0, "trained_branch": "scalar"}
+    formulas = ("skip", "branch", "read", "pre_where", "post_where", "stream", "input")
+    set_to = dict.fromkeys(formulas, lambda depth: 2.0) | {"trained_branch": "scalar"}
     draw = {"profiled", "gain", "gained", "embedding_gain", "reads"}
     for name in {field.name for field in dataclasses.fields(plain)} - draw:
         value = set_to.get(name, not getattr(plain, name))
@@ -222,3 +223,13 @@ def test_trained_scales_start_from_their_constant(residual, path, size, encoder,
             scale = params[f"{stack}/{kind}_residual/{path}"]
             assert scale.shape == (layers, *size)
             np.testing.assert_allclose(scale, value, rtol=1e-4)
+
+
+def test_each_layer_reads_the_stacks_input_by_shares_that_fall():
+    """As of nanochat: 1.15 - 0.1 i / (n - 1) and 0.2 - 0.15 i / (n - 1) in layer i of n, from 0."""
+    params = drawn("x0")
+    for stack, layers in (("encoder", 2), ("decoder", 3)):
+        depths = np.arange(layers) / (layers - 1)
+        for name, shares in (("stream", 1.15 - 0.1 * depths), ("input", 0.2 - 0.15 * depths)):
+            found = params[f"{stack}/self_attention_residual/{name}_scale/scale"]
+            np.testing.assert_allclose(found, shares, rtol=1e-6)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.models import tiny
 from transformer_jax.tools.convert import FAMILIES
 from transformer_jax.tools.convert.family import Settings
 
@@ -198,3 +199,15 @@ def test_sides_that_differ_and_old_keys_that_contradict_are_refused(kind, values
     kept = {"vocab_size": 99, "max_position_embeddings": 64}
     with pytest.raises(ValueError, match=words):
         ours(kind, **{**sizes, **kept, **BART, **values})
+
+
+OWN = {"attention_weights": "sink", "attention_gate": "head", "norm": "dyt", "residual": "x0"}
+
+
+@pytest.mark.parametrize(("key", "value"), OWN.items())
+def test_what_no_family_of_theirs_has_is_no_config_of_theirs(key, value):
+    gpt2 = dict(residual="gpt2", architecture="decoder_only", positions="learned")
+    gpt2 |= dict(activation="gelu_tanh", embedding_scale=1.0)
+    assert FAMILIES["gpt2"].config(tiny.config(**gpt2), 9)
+    with pytest.raises(ValueError, match=f"{key}='{value}' has no counterpart there, only "):
+        FAMILIES["gpt2"].config(tiny.config(**(gpt2 | {key: value})), 9)

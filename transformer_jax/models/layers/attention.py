@@ -136,6 +136,7 @@ class Attention(nn.Module):
       inner_norm: the heads' outputs are normalised before they are projected.
       product: what multiplies by kernels, `product` or, to decode, `kernel_first`.
       biases: as of `biases_of`.
+      qkv_norm: queries, keys and values are normalised, whatever `qk_norm` says.
     """
 
     config: Any
@@ -143,6 +144,7 @@ class Attention(nn.Module):
     inner_norm: bool = False
     product: Callable[..., Any] = product
     biases: str | None = None
+    qkv_norm: bool = False
 
     # The parameters that are multiplied by what queries, and what keys and values are made from.
     query_kernels: ClassVar[tuple[str, ...]] = ("query", "gate")
@@ -189,12 +191,13 @@ class Attention(nn.Module):
         norm = functools.partial(Norm, config.norm, config.norm_epsilon)
         if self.score.module:
             self.scores = self.score.module(name="score")
-        if config.qk_norm:
-            axis = QK_NORMS[config.qk_norm_over]
-            self.query_norm = norm(axis=axis, bias=False)
-            self.key_norm = norm(axis=axis, bias=False)
-        if self.inner_norm:
-            self.norm_of_heads = norm(axis="heads", name="inner_norm")
+        axis = QK_NORMS[config.qk_norm_over]
+        normed = config.qk_norm or self.qkv_norm
+        self.query_norm = norm(axis=axis, bias=False) if normed else None
+        self.key_norm = norm(axis=axis, bias=False) if normed else None
+        self.value_norm = norm(axis=axis, bias=False) if self.qkv_norm else None
+        inner_norm = norm(axis="heads", name="inner_norm") if self.inner_norm else None
+        self.norm_of_heads = inner_norm
 
     def keys_values(
         self,
@@ -213,12 +216,12 @@ class Attention(nn.Module):
         )
         if self.key_bias is not None:
             keys = keys + self.key_bias.astype(self.dtype)[None, None]
-        if self.config.qk_norm:
-            keys = _normed(self.key_norm, keys)
+        keys = _normed(self.key_norm, keys)
         keys = rotate(keys, rotation)
         values = self.product("BSD,DGK->BSGK", x, self.value.astype(self.dtype))
         if self.value_bias is not None:
             values = values + self.value_bias.astype(self.dtype)[None, None]
+        values = _normed(self.value_norm, values)
         # Whole rows, since every query may look at every key.
         keys, values = (constrain(x, "batch", None, "heads") for x in (keys, values))
         return keep(keys, "key"), keep(values, "value")
@@ -320,8 +323,7 @@ class Attention(nn.Module):
         queries = self.product("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
         if self.query_bias is not None:
             queries = queries + self.query_bias.astype(dtype)[None, None]
-        if self.config.qk_norm:
-            queries = _normed(self.query_norm, queries)
+        queries = _normed(self.query_norm, queries)
         queries = constrain(rotate(queries, rotation), "batch", "length", "heads")
         if self.score.scaled:
             queries = queries * self.config.head_dim**-0.5
@@ -332,8 +334,7 @@ class Attention(nn.Module):
     ) -> Float[Array, "B T D"]:
         """What a sublayer adds, of its heads and its input."""
         dtype = self.dtype
-        if self.inner_norm:
-            heads = _normed(self.norm_of_heads, heads)
+        heads = _normed(self.norm_of_heads, heads)
         if self.gate is not None:
             formula = f"BTD,D{self.gated}->BT{self.gated}"
             gate = keep(self.product(formula, x.astype(dtype), self.gate.astype(dtype)), "gate")
@@ -394,8 +395,10 @@ class Attention(nn.Module):
         return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)
 
 
-def _normed(norm: Norm, x: Float[Array, "B T H K"]) -> Float[Array, "B T H K"]:
-    """By a norm of each head, or of all heads of a token at once, in the dtype of x."""
+def _normed(norm: Norm | None, x: Float[Array, "B T H K"]) -> Float[Array, "B T H K"]:
+    """By a norm, if any, of each head, or of all heads of a token, in the dtype of x."""
+    if norm is None:
+        return x
     if norm.axis == "head_dim":
         return norm(x).astype(x.dtype)
     return norm(x.reshape(*x.shape[:2], -1)).astype(x.dtype).reshape(x.shape)

@@ -86,9 +86,9 @@ class Block(nn.Module):
 
     def setup(self):
         config, stack = self.config, self.stack
-        inner_norm = scheme(config, stack).inner_norm
+        row = scheme(config, stack)
         for index, kind in enumerate(depth(config, stack).kinds):
-            setattr(self, kind, _SUBLAYERS[kind](config, inner_norm, self.product))
+            setattr(self, kind, _SUBLAYERS[kind](config, row, self.product))
             setattr(self, f"{kind}_residual", ResidualSublayer(config, stack, index))
         positions = POSITIONS[config.positions]
         if positions.bias and positions.by_layer and not tells_set(config, stack):
@@ -193,10 +193,17 @@ class Block(nn.Module):
 
 
 _SUBLAYERS: dict[Kind, Callable[..., nn.Module]] = {
-    "self_attention": lambda config, inner_norm, product: Attention(
-        config, POSITIONS[config.positions].distances, inner_norm, product, config.attention_bias
+    "self_attention": lambda config, row, product: Attention(
+        config,
+        POSITIONS[config.positions].distances,
+        row.inner_norm,
+        product,
+        config.attention_bias,
+        row.qkv_norm,
     ),
     # Without an inner norm
-    "cross_attention": lambda config, inner_norm, product: Attention(config, product=product),
-    "feed_forward": FeedForward,
+    "cross_attention": lambda config, row, product: Attention(
+        config, product=product, qkv_norm=row.qkv_norm
+    ),
+    "feed_forward": lambda config, row, product: FeedForward(config, row.inner_norm, product),
 }

@@ -1,6 +1,6 @@
 """The residual equation, once; the rows of `schemes` fill it in.
 
-x' = POST( s * x + c * BRANCH( f( PRE(x) ) ) )
+x' = POST( s * x + c * BRANCH( f( r * PRE(x) ) ) )
 """
 
 import functools
@@ -24,7 +24,7 @@ from transformer_jax.models.transformer.config import (
     depth,
     scheme,
 )
-from transformer_jax.models.transformer.schemes import ResidualScheme, Stack
+from transformer_jax.models.transformer.schemes import Formula, ResidualScheme, Stack
 
 
 class Scales(NamedTuple):
@@ -35,6 +35,9 @@ class Scales(NamedTuple):
 
     skip: Any  # s
     branch: Any  # c
+    read: Any  # r
+    stream: Any  # a, and b
+    input: Any
     normed: Any  # whether POST is there
     pre_normed: Any  # whether PRE is there
 
@@ -42,16 +45,19 @@ class Scales(NamedTuple):
     def of(cls, config: TransformerConfig, stack: Stack) -> "Scales":
         """The scales of all sublayers of a stack, (L, kinds)."""
         row, at = scheme(config, stack), depth(config, stack)
-        skip, branch = (
-            jnp.broadcast_to(jnp.asarray(formula(at), jnp.float32), at.shape) if formula else None
-            for formula in (row.skip, row.branch)
+
+        def each(formula: Formula | None, dtype: Any = jnp.float32) -> Any:
+            return formula and jnp.broadcast_to(jnp.asarray(formula(at), dtype), at.shape)
+
+        return cls(
+            skip=each(row.skip),
+            branch=each(row.branch),
+            read=each(row.read),
+            stream=each(row.stream),
+            input=each(row.input),
+            normed=each(row.post_where, bool),
+            pre_normed=each(row.pre_where, bool),
         )
-        all_normed = jnp.ones(at.shape, bool)
-
-        def normed(first: bool) -> Any:
-            return None if first else all_normed.at[0, 0].set(False)
-
-        return cls(skip, branch, normed(row.first_post_norm), normed(row.first_pre_norm))
 
 
 class Carry(NamedTuple):
@@ -60,8 +66,8 @@ class Carry(NamedTuple):
     Attributes:
       x: the residual stream.
       omega: what Admin's profiling starts the next omega from.
-      kept: what the scheme keeps besides x: the sum of all branches and the stack's input, or the
-        layer's input; None where it keeps nothing.
+      kept: what the scheme keeps besides x: the sum of all branches and the stack's input, the
+        layer's input, or the stack's; None where it keeps nothing.
     """
 
     x: Float[Array, "B T D"]
@@ -72,18 +78,19 @@ class Carry(NamedTuple):
     def start(cls, config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"]) -> "Carry":
         """The bottom of a stack, where omega is 1."""
         row = scheme(config, stack)
-        keeps = row.summed_branches or row.layer_shortcut or row.parallel
+        keeps = row.summed_branches or row.layer_shortcut or row.parallel or row.input
         return cls(x, jnp.float32(1.0), x if keeps else None)
 
 
 class TrainedScale(nn.Module):
     """A trained scale, filled with one value (None: 1).
 
-    A module of its own, so that it disturbs no draw.
+    A module of its own, so that it disturbs no draw. factor: as of `parameter`.
     """
 
     parameter_name: str
     size: tuple[int, ...]
+    factor: bool = True
 
     @nn.compact
     def __call__(self, value: Float[Array, ""] | None) -> Float[Array, "*size"]:
@@ -91,7 +98,10 @@ class TrainedScale(nn.Module):
             return jnp.full(size, 1.0 if value is None else value)
 
         axes = ("embed",) * len(self.size)
-        return parameter(self, self.parameter_name, fill, self.size, axes, factor=True)
+        # What is no factor sums up what the whole width says, as the gains of a head do.
+        role = None if self.factor else "head_vector"
+        name, size = self.parameter_name, self.size
+        return parameter(self, name, fill, size, axes, factor=self.factor, role=role)
 
 
 class ResidualSublayer(nn.Module):
@@ -126,6 +136,10 @@ class ResidualSublayer(nn.Module):
         norm = functools.partial(Norm, config.norm, config.norm_epsilon)
         scales = jax.tree.map(lambda of_layer: of_layer[self.index], scales)
         x, omega, kept = carry
+        if row.stream and self.index == 0:
+            x = TrainedScale("scale", (), False, name="stream_scale")(scales.stream) * x
+        if row.input and self.index == 0:
+            x = x + TrainedScale("scale", (), False, name="input_scale")(scales.input) * kept
         if (row.layer_shortcut or row.parallel) and self.index == 0:
             kept = x
 
@@ -134,7 +148,7 @@ class ResidualSublayer(nn.Module):
             normed = norm(name="pre_norm")(read)
             there = scales.pre_normed
             read = normed if there is None else jnp.where(there, normed, read)
-        branch = f(read)
+        branch = f(_scaled(scales.read, read))
         branch = constrain(branch, "batch", "length")
         if row.branch_norm:
             branch = norm(name="branch_norm")(branch)

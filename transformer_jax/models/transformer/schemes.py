@@ -1,9 +1,10 @@
 """The table of residual schemes: each a row of constants for the one equation of `residual`.
 
-    x' = POST( s * x + c * BRANCH( f( PRE(x) ) ) )
+    x' = POST( s * x + c * BRANCH( f( r * PRE(x) ) ) )
 
 PRE, BRANCH and POST are a norm or nothing, and f may have one before its last projection. The skip
-scale s, the branch scale c and the gains on the draws of kernels are formulas of the depth.
+scale s, the branch scale c, the scale r and the gains on the draws of kernels are formulas of the
+depth.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from transformer_jax.models.layers.settings import Stack
 from transformer_jax.process.machine import check_constant
@@ -65,15 +66,18 @@ class ResidualScheme:
 
     Attributes:
       pre_norm, branch_norm, post_norm: whether PRE, BRANCH and POST are norms.
+      pre_where, post_where: the sublayers whose PRE and POST are norms; None: all. In the others
+        the parameters of these norms do nothing.
       inner_norm: a norm before the last projection of self-attention and feed-forward.
-      first_post_norm: False leaves the norm after a stack's very first sublayer out.
-      first_pre_norm: False leaves the one before it out, whose parameters then do nothing.
+      qkv_norm: norms of queries, keys and values, whatever `model.qk_norm` says.
       final_norm: a norm at the end of each stack.
       embedding_norm: a norm on the sum of embedding and position.
-      skip, branch: the scales s and c; None is 1.
+      skip, branch, read: the scales s, c and r; None is 1.
       trained_skip: s is a trained vector (D,), omega, that starts from `skip`.
       profiled: omega starts from what the first batch's variances say, and not from `skip`.
       trained_branch: c is a trained scalar or vector that starts from `branch`.
+      stream, input: a and b, trained scalars that start from these. Each layer's x is a x + b x0,
+        where x0 is what enters the stack; None: a is 1, and b is 0.
       parallel: all sublayers of a layer read the layer's input.
       layer_shortcut: the last sublayer of a layer also adds the layer's input.
       summed_branches: a second stream sums up all branches, and joins at the end of the stack.
@@ -85,16 +89,20 @@ class ResidualScheme:
     pre_norm: bool = False
     branch_norm: bool = False
     post_norm: bool = False
+    pre_where: Formula | None = None
+    post_where: Formula | None = None
     inner_norm: bool = False
-    first_post_norm: bool = True
-    first_pre_norm: bool = True
+    qkv_norm: bool = False
     final_norm: bool = False
     embedding_norm: bool = False
     skip: Formula | None = None
     branch: Formula | None = None
+    read: Formula | None = None
     trained_skip: bool = False
     profiled: bool = False
     trained_branch: Literal["scalar", "vector"] | None = None
+    stream: Formula | None = None
+    input: Formula | None = None
     parallel: bool = False
     layer_shortcut: bool = False
     summed_branches: bool = False
@@ -111,7 +119,8 @@ class ResidualScheme:
     @property
     def equation(self) -> str:
         """The right-hand side of the equation, and what the row adds elsewhere, as text."""
-        branch = "f(Norm(x))" if self.pre_norm else "f(x)"
+        branch = "Norm(x)" if self.pre_norm else "x"
+        branch = f"f(r {branch})" if self.read else f"f({branch})"
         if self.branch_norm:
             branch = f"Norm({branch})"
         if self.branch is not None or self.trained_branch is not None:
@@ -123,8 +132,11 @@ class ResidualScheme:
         notes = {
             f"c a trained {self.trained_branch}": self.trained_branch is not None,
             "a Norm inside f, before its last projection": self.inner_norm,
-            "no Norm after the first sublayer": not self.first_post_norm,
-            "no Norm before the first sublayer": not self.first_pre_norm,
+            "norms of queries, keys and values": self.qkv_norm,
+            "the Norm of x in some sublayers": self.pre_where is not None,
+            "the Norm of the sum in some sublayers": self.post_where is not None,
+            "x times a trained a before each layer": self.stream is not None,
+            "plus the stack's input times a trained b": self.input is not None,
             "every f of a layer reads the layer's input": self.parallel,
             "a layer's last sublayer also adds the layer's input": self.layer_shortcut,
             "a second stream sums up all branches and joins at the end": self.summed_branches,
@@ -186,7 +198,37 @@ def _keel_skip(depth: Depth) -> Float[Array, "L 1"]:
     return jnp.where(first, 1.0, float(depth.sublayers))
 
 
-def _ds_init_gain(depth: Depth) -> Float[np.ndarray, "L 1"]:
+def _not_first(depth: Depth) -> Bool[Array, "L n"]:
+    """All sublayers but the first."""
+    return jnp.ones(depth.shape, bool).at[0, 0].set(False)
+
+
+def _first_quarter(depth: Depth) -> Bool[Array, "L 1"]:
+    """Those of the first quarter of the layers, rounded down."""
+    return jnp.arange(depth.layers)[:, None] < depth.layers // 4
+
+
+def _other_quarters(depth: Depth) -> Bool[Array, "L 1"]:
+    """Those of all other layers."""
+    return jnp.logical_not(_first_quarter(depth))
+
+
+def _attentions(depth: Depth) -> Bool[np.ndarray, "n"]:
+    """Those of attention."""
+    return np.array([kind != "feed_forward" for kind in depth.kinds])
+
+
+def _stream_share(depth: Depth) -> Float[Array, "L 1"]:
+    """From 1.15 in the first layer to 1.05 in the last."""
+    return jnp.linspace(1.15, 1.05, depth.layers)[:, None]
+
+
+def _input_share(depth: Depth) -> Float[Array, "L 1"]:
+    """From 0.2 in the first layer to 0.05 in the last."""
+    return jnp.linspace(0.2, 0.05, depth.layers)[:, None]
+
+
+def _by_layer(depth: Depth) -> Float[np.ndarray, "L 1"]:
     """l^(-1/2) in layer l."""
     cure = f"Lower model.num_layers={depth.layers}"
     check_constant("a factor of each layer", 8 * depth.layers, cure)
@@ -229,7 +271,7 @@ SCHEMES: dict[str, ResidualScheme] = {
     "branch_ln": ResidualScheme(branch_norm=True, final_norm=True),
     # Warner et al. 2024 (2412.13663, ModernBERT): as pre_ln, but that model.embedding_norm=True
     # stands in for the norm before the first sublayer.
-    "pre_ln_first_bare": ResidualScheme(pre_norm=True, final_norm=True, first_pre_norm=False),
+    "pre_ln_first_bare": ResidualScheme(pre_norm=True, final_norm=True, pre_where=_not_first),
     # Ding et al. 2021 (2105.13290, CogView), section 2.4.
     "sandwich": ResidualScheme(pre_norm=True, branch_norm=True, final_norm=True),
     # Kim et al. 2025 (2502.02732), section 3: as sandwich, with a norm on the embedding.
@@ -255,12 +297,12 @@ SCHEMES: dict[str, ResidualScheme] = {
     # Xie et al. 2023 (2304.14802, ResiDual), section 3.1.
     "residual_dual": ResidualScheme(post_norm=True, summed_branches=True),
     # 2601.19895 (KEEL): LN(n x + f(LN(x))). Its norms have no bias: so has model.norm="rms_norm".
-    "keel": ResidualScheme(pre_norm=True, post_norm=True, first_post_norm=False, skip=_keel_skip),
+    "keel": ResidualScheme(pre_norm=True, post_norm=True, post_where=_not_first, skip=_keel_skip),
     # Zhang et al. 2019 (1908.11365), equation 5: draws of layer l over sqrt(l). The authors' code
     # takes the fourth root.
     "ds_init": ResidualScheme(
         post_norm=True,
-        gain=_ds_init_gain,
+        gain=_by_layer,
         gained=_ALL,
     ),
     # Dey et al. 2025 (2505.01618, CompleteP), section 3; Yang et al. 2023 (2310.02244) with an
@@ -271,5 +313,31 @@ SCHEMES: dict[str, ResidualScheme] = {
         final_norm=True,
         branch=lambda depth: (depth.layers / 2) ** -depth.exponent,
         reads=("depth_exponent",),
+    ),
+    # Sun et al. 2025 (2502.05795, LayerNorm Scaling). The norm is scaled and no draw is, so that
+    # steps of kernels are those of other schemes.
+    "ln_scaling": ResidualScheme(pre_norm=True, final_norm=True, read=_by_layer),
+    # Li et al. 2024 (2412.13795, Mix-LN) with a share of 1/4: post_ln, then pre_ln, which is all
+    # that there is of less than four layers.
+    "mix_ln": ResidualScheme(
+        pre_norm=True,
+        post_norm=True,
+        pre_where=_other_quarters,
+        post_where=_first_quarter,
+        final_norm=True,
+    ),
+    # Zhuo et al. 2025 (2503.04598, HybridNorm), without the other norms in the first layer that a
+    # variant of it has.
+    "hybrid_norm": ResidualScheme(
+        post_norm=True, post_where=_attentions, qkv_norm=True, final_norm=True
+    ),
+    # Karpathy 2025 (nanochat, gpt.py), without its embeddings of values, and without what it takes
+    # off the stream at the end.
+    "x0": ResidualScheme(
+        pre_norm=True,
+        final_norm=True,
+        embedding_norm=True,
+        stream=_stream_share,
+        input=_input_share,
     ),
 }

@@ -42,6 +42,10 @@ _SCHEMES = {
     "parallel": Looks("parallel", _PURPLE, "3", ":"),
     "branch_ln": Looks("Branch-LN", _SKY, "4", ":"),
     "pre_ln_first_bare": Looks("Pre-LN, first bare", _BLUE, "x", "-."),
+    "ln_scaling": Looks("LN scaling", _GREEN, "+", "-."),
+    "mix_ln": Looks("Mix-LN", _VERMILLION, "|", "-."),
+    "hybrid_norm": Looks("HybridNorm", _PURPLE, "_", "-."),
+    "x0": Looks("x0", _ORANGE, "$0$", "-."),
 }
 _OTHERS = list(_SCHEMES.values())
 
