@@ -3,6 +3,7 @@
 import functools
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -104,11 +105,12 @@ def test_dependencies_follow_the_components_through_skips_and_norms(config):
 
 
 def test_a_sum_that_no_norm_divides_has_no_shares():
+    nothing: Any = None
     config = tiny.config("post_ln", norm="dyt")
     with pytest.raises(ValueError, match="model.norm='dyt' after the sum"):
-        own_dependency(config, {}, "encoder", SimpleNamespace())
+        own_dependency(config, {}, "encoder", nothing)
     mixed = tiny.config("x0", architecture="decoder_only")
     with pytest.raises(ValueError, match="model.decoder_residual='x0' mixes"):
-        dependency(mixed, {}, "decoder", SimpleNamespace())
-    step = SimpleNamespace(model=make(config), before={}, stacks={"encoder": None})
+        dependency(mixed, {}, "decoder", nothing)
+    step: Any = SimpleNamespace(model=make(config), before={}, stacks={"encoder": None})
     assert DIAGNOSTICS["dependency"](step) == {}
