@@ -35,7 +35,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     made = {name: _result(entry) for name, entry in entries.items()}
     order = sorted(made, key=lambda name: made[name].steps_to_target)
     first = tracks.get("optimisation", {}).get(BASELINE)
-    rows = [_row(name, entries[name], first and _result(first)) for name in order]
+    others = {name: None if entries[name] is first else first for name in order}
+    rows = [_row(name, entries[name], other and _result(other)) for name, other in others.items()]
     results.write_csv(out / f"{track}.csv", rows)
     results.write_summary(out, {f"{track}/{name}/loss": made[name].loss for name in order})
     changes = [f"- `{name}`: {_changes(entries[name]['overrides'])}" for name in order]

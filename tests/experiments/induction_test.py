@@ -84,12 +84,13 @@ def test_shapes_begin_at_1_and_end_at_their_floor():
 def test_a_trunk_and_a_branch_end_as_trainings_of_these_rates_do(tmp_path):
     changes = {"optimizer.schedule": "constant", "optimizer.warmup_steps": 0}
     config = tiny.config(tmp_path, STEPS, changes | {"optimizer.name": "adamw"})
-    asked = dict(rate=RATE, seed=0, horizons=[STEPS], warm_up=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(horizons, "_WINDOWS", (1,))
         patch.setattr(horizons, "_EVERY", 5)
         with tiny.shared(horizons, config) as trainings:
-            rows = horizons.measure(config, tmp_path, part="trunk", **asked)
+            rows = horizons.measure(
+                config, tmp_path, part="trunk", rate=RATE, seed=0, horizons=[STEPS], warm_up=4
+            )
             losses = {row["arm"]: row["loss"] for row in rows}
 
             def loss(rate):

@@ -65,6 +65,17 @@ def test_shares_of_heads_are_those_of_plain_loops(decoder):
     np.testing.assert_allclose(heads.prefix_match(decoder, few), followed, rtol=1e-5)
 
 
+def test_values_of_first_tokens_and_what_weights_lack_of_1(decoder):
+    norms = decoder.value_norm["self_attention"]
+    places = [(row, own) for row, own in texts(decoder.segments)]
+    first = np.mean([norms[:, row, :, own[0]] for row, own in places], axis=0)
+    others = np.mean([norms[:, row, :, at] for row, own in places for at in own[1:]], axis=0)
+    np.testing.assert_allclose(heads.value_ratio(decoder), first / others, rtol=1e-5)
+    lacking = {"self_attention": 0.75 * decoder.weights["self_attention"]}
+    mass = heads.off_by_one_mass(decoder._replace(weights=lacking), "self_attention")
+    np.testing.assert_allclose(mass, 0.25, rtol=1e-5)
+
+
 def attention(pairs, length: int) -> Any:
     """One head that puts all of a query's weight on one key, of a row that is one text."""
     weights = np.zeros((1, 1, 1, length, length))

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.inspection.observed import Observed
+from transformer_jax.inspection.observed import Observed, mean_over_queries
+from transformer_jax.inspection.stream import starts
 from transformer_jax.models.family import Batch
 from transformer_jax.models.layers.embeddings import shift_right
-from transformer_jax.models.transformer.schemes import Stack
+from transformer_jax.models.transformer.schemes import Kind, Stack
 
 # The share of its weight on the first token from which on a head has a sink there (Gu et al. 2024,
 # 2410.10781, section 3.1).
@@ -81,6 +82,23 @@ def prefix_match(seen: Observed, tokens: Int[Array, "B T"]) -> Float[Array, "L H
     return weight_on(seen, jnp.pad(copies, ((0, 0), (0, 0), (1, 0)))[..., :-1])
 
 
+def off_by_one_mass(seen: Observed, kind: Kind) -> Float[Array, "L"]:
+    """The share of a softmax that an added logit has (`layers.attention_weights`), the mean over
+    queries and heads: what weights lack of 1."""
+    return mean_over_queries(seen, 1 - jnp.sum(seen.weights[kind], axis=-1))
+
+
+def value_ratio(seen: Observed) -> Float[Array, "L H"]:
+    """The mean norm of values at the first tokens of texts over that at all others: below 1 where
+    what a sink has is drained (Guo et al. 2024, 2410.13835)."""
+    norms, first = seen.value_norm["self_attention"], starts(seen)
+    norms = jnp.swapaxes(norms[..., -first.shape[1] :], 1, 2)  # (L, H, B, S)
+    sizes = [
+        jnp.mean(norms, axis=(2, 3), where=at[None, None]) for at in (first, seen.real & ~first)
+    ]
+    return sizes[0] / sizes[1]
+
+
 def _copies(seen: Observed, tokens: Int[Array, "B T"]) -> Bool[Array, "B T S"]:
     length = tokens.shape[1]
     earlier = jnp.tri(length, k=-1, dtype=bool)[None]
@@ -89,8 +107,8 @@ def _copies(seen: Observed, tokens: Int[Array, "B T"]) -> Bool[Array, "B T S"]:
 
 def _first(seen: Observed) -> Bool[Array, "B T S"]:
     """The first key of each query's text, of the queries after it."""
-    starts = jnp.diff(seen.segments, axis=1, prepend=0) != 0
-    return starts[:, None] & ~starts[:, :, None]
+    first = starts(seen)
+    return first[:, None] & ~first[:, :, None]
 
 
 def _own_text(seen: Observed) -> Bool[Array, "B T S"]:

@@ -15,6 +15,7 @@ from transformer_jax.inspection.heads import read_tokens
 from transformer_jax.inspection.observed import Observed, mean_over_queries
 from transformer_jax.inspection.steps import Update, update
 from transformer_jax.models.family import Batch, Model, Outputs, Params, Role
+from transformer_jax.models.layers.attention_weights import ATTENTION_WEIGHTS
 from transformer_jax.models.layers.embeddings import Unprojected
 from transformer_jax.models.transformer.config import stacks
 from transformer_jax.models.transformer.schemes import Kind, Stack
@@ -114,6 +115,11 @@ def _by_head(measure: Callable[..., Float[Array, "L H"]], *, tokens: bool = Fals
     return measured
 
 
+def _off_by_one_mass(step: Step) -> Mapping[Any, Float[Array, "*n"]]:
+    added = ATTENTION_WEIGHTS[step.model.config.attention_weights].added
+    return by_attention(heads.off_by_one_mass)(step) if added else {}
+
+
 def _peak_share(step: Step) -> dict[str, Any]:
     shares = {stack: stream.peak_share(seen) for stack, seen in step.stacks.items()}
     others = {f"{stack}/others": share for stack, (_, share) in shares.items()}
@@ -208,6 +214,11 @@ PROBES: dict[str, Measure] = {
     "sink_mass": _by_head(heads.sink_mass),
     # the share of heads and texts in which that is above 0.3 (Gu et al. 2024, 2410.10781)
     "sink_rate": by_stack(heads.sink_rate),
+    # of attention with an added logit: the share of the softmax that has it, for each layer
+    "off_by_one_mass": _off_by_one_mass,
+    # the norm of values at the first tokens of texts over that at others, where a sink is drained
+    # below 1: the mean of a layer's heads, and the largest head's
+    "value_ratio": _by_head(heads.value_ratio),
     # the share of self-attention that falls on the token before; likewise
     "previous_token": _by_head(heads.previous_token),
     # on earlier copies of a token; likewise

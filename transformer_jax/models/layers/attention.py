@@ -386,12 +386,11 @@ class Attention(nn.Module):
         cap = self.config.attention_softcap
         logits = jnp.where(mask[:, None], soft_cap(scores, cap), MASKED)
         weights = self.weighing(logits, self.sink)
-        added = {"off_by_one_mass": 1 - jnp.sum(weights, axis=-1)} if self.weighing.added else {}
         # For each query; never computed unless a caller asks for it.
         entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
         uncapped = logits if cap is None else jnp.where(mask[:, None], scores, MASKED)
         largest = jnp.max(uncapped, axis=-1)
-        observe(self, weights=weights, entropy=entropy, largest_logit=largest, **added, **sizes)
+        observe(self, weights=weights, entropy=entropy, largest_logit=largest, **sizes)
         return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)
 
 
