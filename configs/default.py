@@ -61,16 +61,28 @@ def get_config(arg: str = "") -> Config:
     optimizer.learning_rate = 1.0  # the peak; of "noam" a factor on width^-0.5 * warmup^-0.5
     optimizer.warmup_steps = 4000  # steps of linear growth (0: none)
     optimizer.burn_in_steps = 0  # before all that: at a rate of 0, while Adam's moments fill up
-    # Of "warmup_stable_decay": the last steps, which decay linearly. Of "halving": from one halving
-    # to the next.
+    # Of "warmup_stable_decay": the last steps, which decay. Of "halving": from one halving to the
+    # next.
     optimizer.decay_steps = 0
+    # How they decay, by what is left above the final rate when a share x is done: 1 - x ("linear"),
+    # 1 - sqrt(x), (1 + cos(pi x)) / 2 or 1 - x^2; or by equal factors ("exponential", to a final
+    # rate above 0).
+    optimizer.decay_shape = "linear"
     optimizer.stable_steps = 0  # of "halving": steps before the first one
     # At the last step of "cosine", "linear" and "warmup_stable_decay": at 0, it changes nothing.
     optimizer.final_learning_rate = 0.0
-    optimizer.beta1 = 0.9  # momentum; neither beta matters to "adafactor" and "sgd"
+    # Momentum; of "schedule_free" the share of the average where gradients are taken. Neither beta
+    # matters to "adafactor" and "sgd".
+    optimizer.beta1 = 0.9
     optimizer.beta2 = 0.98  # decay of the second moment
+    # In tokens: beta2 is then 2^(-tokens of a step / this), where padding counts (None: beta2 is as
+    # it says).
+    optimizer.beta2_half_life = config_dict.placeholder(float)
     optimizer.epsilon = 1e-9  # of the Adams alone, also of that inside "muon"
     optimizer.weight_decay = 0.0  # decoupled, not of "adam"; spares biases, norms and omega
+    # Matrices of layers decay by this power (1 or 2) of what the schedule has left of its peak (2:
+    # AdamC, 2506.02285), all else by the first.
+    optimizer.weight_decay_power = 1
     optimizer.clip_norm = 0.0  # largest global norm of the gradient (0: no clipping)
     # Rows (glob of parameter paths, factor on the learning rate, weight decay), as
     # ("embedding/*", 0.1, 0.0): the first that fits a parameter counts. A factor of 0 freezes.

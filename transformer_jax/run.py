@@ -36,7 +36,7 @@ from transformer_jax.training.losses import Loss
 from transformer_jax.training.probe import is_listed
 from transformer_jax.training.state import State
 from transformer_jax.training.step import ApplyFn, StepFn, TrainSettings, TrainStep
-from transformer_jax.training.update_rules import OptimizerSettings
+from transformer_jax.training.update_rules import OPTIMIZERS, Average, OptimizerSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class Run:
             self.init,
             self.transform,
             metrics=(*self.task.metrics, *self.model.config.sums, "gradient_norm"),
-            ema=self.train.ema_decay > 0,
+            ema=self.train.ema_decay > 0 or self.average is not None,
             mesh=self.mesh,
             memory=self.memory(self.data.settings.batch_size),
         )
@@ -194,6 +194,11 @@ class Run:
         """What each parameter is, by its path and in their order; nothing is computed."""
         return roles(jax.eval_shape(self.init, self._abstract_key, self.abstract_batch()))
 
+    @property
+    def average(self) -> Average | None:
+        """What the optimizer makes of its state to be scored, where it keeps an average."""
+        return OPTIMIZERS[self.optimizer.name].average
+
     def train_step(self, outputs: ApplyFn | None = None) -> StepFn:
         """The compiled step of training; `outputs` replaces the model's own."""
         own = TrainStep(
@@ -202,6 +207,7 @@ class Run:
             apply=outputs or self.outputs,
             optimizer=self.transform,
             schedule=self.schedule,
+            average=self.average,
         )
         return own.program(state.layout(self.abstract_state()))
 

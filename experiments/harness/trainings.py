@@ -54,6 +54,7 @@ class Trainings:
                 apply=run.outputs,
                 optimizer=make_optimizer(own, schedule, lambda: run.roles),
                 schedule=schedule,
+                average=run.average,
             )
             return train_step.step(state, batch)
 

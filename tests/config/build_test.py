@@ -11,7 +11,7 @@ from tests.data import conftest as data
 from tests.data.datasets import SOURCE_OF
 from tests.defaults import SMALL
 from tests.devices.fakes import devices
-from transformer_jax.config.build import build
+from transformer_jax.config.build import build, optimizer_settings
 from transformer_jax.config.load import load
 from transformer_jax.configs import default
 from transformer_jax.models import FAMILIES
@@ -104,6 +104,14 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
             "burn_in_steps=100000 is not less than train.steps=100000",
         ),
         ("optimizer.name=adamw_independent optimizer.learning_rate=0", "has none: use 'adamw'"),
+        (
+            "optimizer.weight_decay_power=2 optimizer.learning_rate=0",
+            "has none: use 'adamw' with 1",
+        ),
+        (
+            "optimizer.schedule=warmup_stable_decay optimizer.decay_shape=exponential",
+            "'exponential' .*learning_rate=1.0 .*final_learning_rate=0.0: make that more than 0",
+        ),
         ("decode.num_samples=2", "decode.num_samples .*beam.*sample"),
         ("decode.stop=('',)", "decode.stop"),
         ("task.name=tagging", "'tagging' .*'encoder_decoder', .*translation.*'encoder_only'"),
@@ -366,3 +374,13 @@ def test_an_independent_decay_is_a_share_of_noams_own_peak(folder):
     update = jax.jit(run.transform.update)
     updates, _ = update(nothing, run.transform.init(params), params)
     np.testing.assert_allclose(updates["decoder"]["feed_forward"]["up"], -0.3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"batch_size": 4}, {"packing": False}])
+def test_moments_have_halved_after_the_tokens_of_the_half_life(folder, changes):
+    own = {"batch_size": 8, "row_target_length": 32, "max_target_length": 16} | changes
+    config = _config(
+        folder, optimizer__beta2_half_life=2048.0, **{f"data__{k}": v for k, v in own.items()}
+    )
+    tokens = own["batch_size"] * (16 if "packing" in changes else 32)
+    assert optimizer_settings(config).beta2 ** (2048 / tokens) == pytest.approx(0.5)

@@ -28,6 +28,11 @@ def check(*given, file=DEFAULT):
         ("optimizer.final_learning_rate=1", "only with 'cosine' or 'linear' or 'warmup_"),
         ("optimizer.stable_steps=3 optimizer.schedule=linear", "only with 'halving'"),
         ("optimizer.beta1=0.5 optimizer.name=adafactor", "optimizer.name='adafactor'"),
+        ("optimizer.decay_shape=cosine", "'noam', only with 'warmup_stable_decay'"),
+        ("optimizer.beta2=0.9 optimizer.beta2_half_life=1e5", "beta2_half_life=True, only with F"),
+        ("optimizer.beta2_half_life=1e5 optimizer.name=sgd", "optimizer.name='sgd', only with"),
+        ("optimizer.weight_decay_power=2 optimizer.name=adamw", "optimizer.weight_decay=False"),
+        ("train.ema_decay=0.9 optimizer.name=schedule_free", "optimizer.name='schedule_free'"),
         ("model.stateful=true", "model.family='transformer', only with 'recurrent'"),
         (
             f"evaluate.memory_length=3 model.stateful=true {DECODER} model.recurrence=lstm "
@@ -101,6 +106,7 @@ def test_settings_without_effect_for_the_same_reason_are_named_together():
         ["model.num_layers=2", "model.num_encoder_layers=3"],
         ["model.depth_exponent=0.5", "model.decoder_residual=depth_scaled"],
         ["optimizer.decay_steps=3", "optimizer.schedule=warmup_stable_decay"],
+        ["optimizer.weight_decay_power=2", "optimizer.groups=(('encoder/*',1.0,0.1),)"],
         # An encoder embeds, whatever it is trained for.
         ["model.pooling=first", ENCODER, "task.name=tagging"],
         # What sets of a mixture and parts read.

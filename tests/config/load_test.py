@@ -306,9 +306,10 @@ def test_a_fork_differs_in_how_it_is_trained_and_in_nothing_of_its_state(key):
     other[bool] = not overrides.flatten(config)[key]
     value = f"other@{12 * '0'}" if key == "rows" else other[kind]  # whose hash is what it is
     changed = overrides.replace(config, {key: value})
-    schedules = "schedule learning_rate warmup_steps burn_in_steps decay_steps stable_steps"
-    others = [f"optimizer.{name}" for name in f"{schedules} final_learning_rate".split()]
-    others += ["optimizer.weight_decay", "optimizer.clip_norm", "train.steps"]
+    schedules = "schedule learning_rate warmup_steps burn_in_steps decay_steps decay_shape"
+    others = f"{schedules} stable_steps final_learning_rate weight_decay weight_decay_power"
+    others = [f"optimizer.{name}" for name in f"{others} clip_norm".split()]
+    others += ["train.steps"]
     lines = overrides.refused_in_fork({}, overrides.identity(changed))
     is_free = key in [*others, "train.bad_step"] or key.startswith("checkpoint.")
     is_free |= not overrides.identity(changed)  # a rerun may change it
@@ -340,6 +341,13 @@ def test_steps_grow_as_long_as_no_learning_rate_has_depended_on_them(schedule, m
         assert lines or rates[0](reached - 1) == rates[1](reached - 1)
     with pytest.raises(ValueError, match="train.steps: 200000 -> 100000"):
         overrides.check_workdir(longer, saved)
+
+
+def test_steps_do_not_grow_where_the_optimizer_goes_by_them():
+    saved = overrides.load(DEFAULT, ["optimizer.name=ademamix"])
+    longer = overrides.replace(saved, {"train.steps": 200_000})
+    with pytest.raises(ValueError, match="every step of optimizer.name='ademamix' depends on it"):
+        overrides.check_workdir(saved, longer)
 
 
 @pytest.mark.parametrize("key", kinds.CHOICES)

@@ -29,6 +29,7 @@ from transformer_jax.models.layers.parameter import Share
 from transformer_jax.training.update_rules import OPTIMIZERS
 
 PLAIN = 0.025  # epsilon of the updates that others are compared with
+ROUNDED = {"schedule_free": 1e-6}  # of whose updates, differences of parameters, so much is chance
 
 
 @functools.cache
@@ -66,11 +67,32 @@ def test_shares_of_a_parameterisation_are_factors_on_rate_and_epsilon(name):
     shared = {path: role._replace(share=own) for path, role in ROLES.items()}
     scaled = make_optimizer(name, epsilon=0.1, roles=lambda: shared)  # as large as the gradients
     found, expected = first_update(scaled, params, gradients[0]), plain_update(name)
+    atol = ROUNDED.get(name, 1e-7)
     for path, update in jax.tree_util.tree_leaves_with_path(found):
         factor = {"adafactor": 0.25, "lamb": 0.25, "radam": 0.5, "sgd": 0.5}.get(name, 0.125)
         if name == "muon" and path[-1].key in AXES:
             factor = 0.25
-        np.testing.assert_allclose(update, factor * at(path, expected), rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(update, factor * at(path, expected), rtol=1e-4, atol=atol)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw_independent"])
+def test_matrices_of_layers_decay_by_the_square_of_what_is_left(name):
+    """Algorithm of AdamC (Defazio 2025, 2506.02285); embeddings, heads and vectors as ever."""
+    params, gradients = make_stack(steps=10)
+    peak, decay = 5 * RATE, 0.3
+    changes = dict(learning_rate=peak, weight_decay=decay, weight_decay_power=2)
+    result = run(make_optimizer(name, lambda n: peak * 0.7**n, **changes), params, gradients)
+    for path, param in jax.tree_util.tree_leaves_with_path(params):
+        role, x = ROLES[parameter_name(path)], np.array(param, np.float64)
+        m = v = np.zeros(x.shape)
+        for t, gradient in enumerate(gradients, start=1):
+            g, left = np.array(at(path, gradient), np.float64), 0.7 ** (t - 1)
+            m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g * g
+            step = adam_direction(m / (1 - BETA1**t), v / (1 - BETA2**t), t)
+            share = left**2 if path[0].key == "encoder" and role.matrix else left
+            decayed = role.decay * decay * share * (1 if name == "adamw_independent" else peak)
+            x = x - peak * left * step - decayed * x
+        np.testing.assert_allclose(at(path, result), x, rtol=1e-3, atol=1e-5)
 
 
 def test_clipping_bounds_the_global_norm():
@@ -114,22 +136,27 @@ def test_a_warm_up_of_layers_is_of_their_updates_alone(burn_in):
 
 @pytest.mark.parametrize("name", [name for name, row in OPTIMIZERS.items() if row.decays])
 def test_a_group_has_its_factor_and_its_decay(name):
-    """Where the parameter's role says that it decays."""
+    """Where the parameter's role says that it decays, by half of it where half of the peak is left
+    and the power is 2."""
     params, (gradient, *_) = make_stack()
     groups = (("encoder/*/[qv]*", 0.5, 0.3), ("encoder/*", 2.0, 0.0))
-    transform = make_optimizer(name, groups=groups, weight_decay=0.2, epsilon=PLAIN)
+    decays = dict(weight_decay=0.2, weight_decay_power=2, learning_rate=2 * RATE)
+    transform = make_optimizer(name, groups=groups, epsilon=PLAIN, **decays)
     grouped = first_update(transform, params, gradient)
+    atol = ROUNDED.get(name, 1e-7)
 
     for path, update in jax.tree_util.tree_leaves_with_path(plain_update(name)):
         leaf = path[-1].key
         factor, decay = 1.0, 0.2
         if path[0].key == "encoder":
             factor, decay = (0.5, 0.3) if leaf[0] in "qv" else (2.0, 0.0)
+        if leaf in AXES:
+            decay /= 2
         if not ROLES[parameter_name(path)].decay:
             decay = 0.0
-        rate = 1.0 if OPTIMIZERS[name].independent else factor * RATE
+        rate = 0.5 if OPTIMIZERS[name].independent else factor * RATE
         expected = factor * update - rate * decay * np.asarray(at(path, params))
-        np.testing.assert_allclose(at(path, grouped), expected, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(at(path, grouped), expected, rtol=1e-4, atol=atol)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -184,7 +211,7 @@ def test_mistakes_are_named(changes, words):
 def test_what_a_fork_may_change_leaves_the_structure_of_the_state(name):
     """Otherwise its trunk's could not be restored."""
     params, _ = make_stack()
-    decay = {"weight_decay": 0.1} if OPTIMIZERS[name].decays else {}
+    decay = {"weight_decay": 0.1, "weight_decay_power": 2} if OPTIMIZERS[name].decays else {}
     plain, other = (
         make_optimizer(name, **changes).init(params)
         for changes in ({}, {"clip_norm": 1.0, **decay})

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.defaults import optimizer_settings
-from transformer_jax.training.schedule import SCHEDULES, make_schedule
+from transformer_jax.training.schedule import DECAY_SHAPES, SCHEDULES, make_schedule
 
 
 def made(name, **changes):
@@ -83,3 +83,20 @@ def test_halving_begins_after_the_warm_up_and_needs_steps_between():
     assert [rate(early, s) for s in (4, 5, 9, 10)] == pytest.approx([0.5, 0.25, 0.25, 0.125])
     with pytest.raises(ValueError, match="'halving' needs a decay of 1 to 16 .*decay_steps=0"):
         made("halving", decay_steps=0)
+
+
+# What is left of a peak of 0.5 after a quarter and a half of a decay to 0.1
+LEFT = {
+    "linear": (0.1 + 0.4 * 3 / 4, 0.1 + 0.4 / 2),
+    "one_minus_sqrt": (0.1 + 0.4 / 2, 0.1 + 0.4 * (1 - 2**-0.5)),
+    "cosine": (0.1 + 0.4 * (1 + 2**-0.5) / 2, 0.1 + 0.4 / 2),
+    "square": (0.1 + 0.4 * 15 / 16, 0.1 + 0.4 * 3 / 4),
+    "exponential": (0.5 / 5**0.25, (0.5 * 0.1) ** 0.5),
+}
+
+
+@pytest.mark.parametrize("shape", DECAY_SHAPES)
+def test_a_decay_has_its_shape_between_the_peak_and_the_final_rate(shape):
+    schedule = made("warmup_stable_decay", decay_steps=4, decay_shape=shape)
+    rates = [rate(schedule, s) for s in (4, 16, 17, 18, 20)]
+    assert rates == pytest.approx([0.5, 0.5, *LEFT[shape], 0.1], rel=1e-6)

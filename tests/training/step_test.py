@@ -10,7 +10,10 @@ import pytest
 
 from tests.training.tiny import (
     LOSS,
+    OF_OPTIMIZER,
     OPTIMIZER,
+    ROLES,
+    SCHEDULE,
     B,
     apply,
     assert_trees_close,
@@ -26,8 +29,9 @@ from tests.training.tiny import (
     to_numpy,
     with_dropout,
 )
-from transformer_jax.training.optimizer import adam_state
+from transformer_jax.training.optimizer import adam_state, make_optimizer
 from transformer_jax.training.step import is_finite
+from transformer_jax.training.update_rules import OPTIMIZERS
 
 
 def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
@@ -198,6 +202,19 @@ def test_the_moving_average_is_the_recursion_and_training_does_not_see_it():
     assert_trees_close(state.ema_params, average, rtol=1e-5, atol=1e-6)
     assert_trees_close(state.params, alone.params, rtol=1e-6, atol=1e-7)
     assert alone.ema_params is None
+
+
+def test_an_average_that_the_optimizer_keeps_is_what_is_scored():
+    settings = dataclasses.replace(OF_OPTIMIZER, name="schedule_free")
+    transform = make_optimizer(settings, SCHEDULE, lambda: ROLES)
+    average = OPTIMIZERS["schedule_free"].average
+    state = make_states(optimizer=transform, ema=True).create(jax.random.key(0), make_batch(0))
+    step = compiled_step(state, make_settings(), optimizer=transform, average=average)
+    for n in range(3):
+        state, _ = step(state, make_batch(n))
+    assert average is not None and state.evaluated is state.ema_params
+    assert_trees_equal(state.ema_params, jax.jit(average)(state.params, state.opt_state))
+    assert not np.array_equal(state.ema_params["table"], state.params["table"])
 
 
 @pytest.mark.parametrize("parts", [1, 4])

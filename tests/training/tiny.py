@@ -35,15 +35,12 @@ OF_OPTIMIZER = optimizer_settings(
 )
 SCHEDULE = make_schedule(OF_OPTIMIZER)
 MESH = make_mesh((1, 1, 1, 1), jax.devices())
-OPTIMIZER = optimizer.make_optimizer(
-    OF_OPTIMIZER,
-    SCHEDULE,
-    lambda: {
-        "table": Role((1, 1), True, False),
-        "logits/kernel": Role((1, 1), True, False),
-        "logits/bias": Role(None, False, False),
-    },
-)
+ROLES = {
+    "table": Role((1, 1), True, False),
+    "logits/kernel": Role((1, 1), True, False),
+    "logits/bias": Role(None, False, False),
+}
+OPTIMIZER = optimizer.make_optimizer(OF_OPTIMIZER, SCHEDULE, lambda: ROLES)
 
 
 def init(key, batch):

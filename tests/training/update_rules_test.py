@@ -26,7 +26,10 @@ from tests.training.stack import (
     run,
     state_size,
 )
+from transformer_jax.training import soap as training_soap
 from transformer_jax.training.update_rules import OPTIMIZERS
+
+STEPS = 250  # of a training whose first are made
 
 
 def adam_like(direction):
@@ -87,6 +90,66 @@ def sgd(param, gradients):
     return x
 
 
+def signum(param, gradients):
+    """Bernstein et al. 2018 (1802.04434): the sign of the momentum."""
+    x, m = np.array(param, np.float64), np.zeros(param.shape)
+    for t, g in enumerate(gradients, start=1):
+        m = BETA1 * m + (1 - BETA1) * np.array(g, np.float64)
+        x = x - RATE * t * np.sign(m)
+    return x
+
+
+def ademamix(param, gradients):
+    """Algorithm 1 of Pagliardini et al. 2024 (2409.03137), with both of its warm-ups."""
+    half_life = STEPS * math.log(0.5) / math.log(0.9999) / 256_000
+    begin, end = math.log(BETA1), math.log(0.5) / half_life
+    x, slow = np.array(param, np.float64), np.zeros(param.shape)
+    m, v = np.zeros(param.shape), np.zeros(param.shape)
+    for t, g in enumerate(gradients, start=1):
+        g = np.array(g, np.float64)
+        beta3 = math.exp(begin * end / ((1 - t / STEPS) * end + t / STEPS * begin))
+        m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g**2
+        slow = beta3 * slow + (1 - beta3) * g
+        m_hat, v_hat = m / (1 - BETA1**t), v / (1 - BETA2**t)
+        x = x - RATE * t * (m_hat + 8 * t / STEPS * slow) / (np.sqrt(v_hat) + EPSILON)
+    return x
+
+
+def schedule_free(param, gradients):
+    """Algorithm 1 of Defazio et al. 2024 (2405.15682): y, and the average x."""
+    x = y = z = np.array(param, np.float64)
+    v, weights = np.zeros(param.shape), 0.0
+    for t, g in enumerate(gradients, start=1):
+        g = np.array(g, np.float64)
+        v = BETA2 * v + (1 - BETA2) * g**2
+        z = z - RATE * t * adam_direction(g, v / (1 - BETA2**t), t)
+        rate = RATE * t * math.sqrt(1 - BETA2**t)  # the largest so far
+        weights += rate**2
+        c = rate**2 / weights
+        x = (1 - c) * x + c * z
+        y = (1 - BETA1) * z + BETA1 * x
+    return y, x
+
+
+def soap(param, gradients):
+    """Algorithms 3 and 4 of Vyas et al. 2024 (2409.11321); the first gradient makes the bases."""
+    first, *others = (np.array(g, np.float64) for g in gradients)
+    x, m, v = np.array(param, np.float64), np.zeros(param.shape), np.zeros(param.shape)
+    left, right = (1 - BETA2) * first @ first.T, (1 - BETA2) * first.T @ first
+    q_left, q_right = np.linalg.eigh(left)[1][:, ::-1], np.linalg.eigh(right)[1][:, ::-1]
+    for t, g in enumerate(others, start=1):
+        m = BETA1 * m + (1 - BETA1) * g
+        v = BETA2 * v + (1 - BETA2) * (q_left.T @ g @ q_right) ** 2
+        turned = q_left.T @ m @ q_right / (1 - BETA1**t)
+        step = q_left @ adam_direction(turned, v / (1 - BETA2**t), t) @ q_right.T
+        x = x - RATE * (t + 1) * step
+        left = BETA2 * left + (1 - BETA2) * g @ g.T
+        right = BETA2 * right + (1 - BETA2) * g.T @ g
+        if t % 10 == 0:
+            q_left, q_right = np.linalg.qr(left @ q_left)[0], np.linalg.qr(right @ q_right)[0]
+    return x
+
+
 def adafactor(param, gradients):
     """Algorithm 4 of Shazeer and Stern 2018, factored where both sides have 128 or more."""
     x = np.array(param, np.float64)
@@ -133,7 +196,11 @@ REFERENCES = {
     "stable_adamw": adam_like(stable_adam),
     "lamb": adam_like(lamb),
     "lion": lion,
+    "signum": signum,
     "sgd": sgd,
+    "ademamix": ademamix,
+    "schedule_free": lambda param, gradients: schedule_free(param, gradients)[0],
+    "soap": soap,
     "adafactor": adafactor,
     "muon": muon,
 }
@@ -161,19 +228,22 @@ def per_layer(reference, path, param, gradients):
 def test_equals_the_papers_algorithm_on_each_matrix_of_each_layer(name):
     """Decay apart, of which `optimizer_test` sees that it adds to the step. Gradients are of more
     than one size; of Adafactor's matrices, some are large enough to be factored."""
-    sizes = (128, 43) if name == "adafactor" else (D, K)
+    # SOAP'"'"'s first bases have none but one choice where matrices are square.
+    sizes = {"adafactor": (128, 43), "soap": (6, 2)}.get(name, (D, K))
     params, gradients = make_stack(*sizes, steps=12)
     # More than is known of its size
     gradients[1] = jax.tree.map(lambda g: 7 * np.asarray(g), gradients[1])
-    transform = make_optimizer(name)
+    transform = make_optimizer(name, steps=STEPS)
     result = run(transform, params, gradients)
     for path, param in jax.tree_util.tree_leaves_with_path(params):
         get = functools.partial(at, path)
         rule = REFERENCES[name]
-        if name == "muon" and path[-1].key not in AXES:
+        if name == "soap" and path[-1].key in ("up", "down", "table", "kernel"):
+            continue
+        if name in ("muon", "soap") and path[-1].key not in AXES:
             rule = REFERENCES["adam"]
         expected = per_layer(rule, path, param, list(map(get, gradients)))
-        atol = 1e-4 if name == "muon" else 1e-5
+        atol = 1e-4 if name in ("muon", "soap") else 1e-5
         np.testing.assert_allclose(get(result), expected, rtol=1e-3, atol=atol, err_msg=str(path))
     if name == "adafactor":
         assert state_size(transform, params) < optax.tree.size(params)
@@ -215,6 +285,38 @@ def test_gi_adam_corrects_a_second_moment_that_begins_as_the_first_square():
         np.testing.assert_allclose(before - after, step, rtol=1e-2, atol=1e-5)
 
 
+def test_schedule_free_scores_the_average_and_what_is_frozen_as_it_is():
+    params, gradients = make_case()
+    transform = make_optimizer("schedule_free", groups=(("*/query_bias", 0.0, 0.0),))
+    reached, state = params, transform.init(params)
+    update = jax.jit(transform.update)
+    for gradient in gradients:
+        updates, state = update(gradient, state, reached)
+        reached = optax.apply_updates(reached, updates)
+    average = OPTIMIZERS["schedule_free"].average
+    assert average is not None
+    found = average(reached, state)["dense"]
+    _, expected = schedule_free(
+        params["dense"]["kernel"], [g["dense"]["kernel"] for g in gradients]
+    )
+    np.testing.assert_allclose(found["kernel"], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found["query_bias"], params["dense"]["query_bias"])
+
+
+def test_two_rules_are_adam_where_what_they_add_is_nothing(monkeypatch):
+    """AdEMAMix where its slow momentum has no factor yet; SOAP where it turns no axis, from the
+    second gradient on, and for vectors."""
+    params, gradients = make_case()
+    constant, close = (lambda count: RATE), functools.partial(np.testing.assert_allclose, rtol=1e-4)
+    adam = [run(make_optimizer("adam", constant), params, gradients[n:]) for n in (0, 1)]
+    early = run(make_optimizer("ademamix", constant, steps=2**31 - 1), params, gradients)
+    jax.tree.map(close, early, adam[0])
+    monkeypatch.setattr(training_soap, "LARGEST", 1)
+    unturned = run(make_optimizer("soap", constant), params, gradients)["dense"]
+    close(unturned["kernel"], adam[1]["dense"]["kernel"])
+    close(unturned["query_bias"], adam[0]["dense"]["query_bias"])
+
+
 def test_radam_is_pytorchs():
     """Also in its first steps, before the variance is tractable."""
     torch = pytest.importorskip("torch")
@@ -229,8 +331,20 @@ def test_radam_is_pytorchs():
     np.testing.assert_allclose(own, weight.detach().numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_muon_refuses_a_model_without_scanned_layers():
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("muon", {}, 'this model has none: use "adam" or "adamw"'),
+        ("adamw", {"weight_decay_power": 2}, "weight_decay_power=2 .*model has none: set it to 1"),
+    ],
+)
+def test_what_is_of_scanned_layers_is_refused_without_them(name, changes, words):
     params, _ = make_stack(steps=1)
     unstacked = {path: role._replace(stacked=False) for path, role in ROLES.items()}
-    with pytest.raises(ValueError, match='this model has none: use "adam" or "adamw"'):
-        make_optimizer("muon", roles=lambda: unstacked).init(params)
+    with pytest.raises(ValueError, match=words):
+        make_optimizer(name, roles=lambda: unstacked, **changes).init(params)
+
+
+def test_schedule_free_refuses_to_train_what_it_could_not_score():
+    with pytest.raises(ValueError, match="optimizer.beta1=0 .*'schedule_free'.* make it more"):
+        make_optimizer("schedule_free", beta1=0.0)

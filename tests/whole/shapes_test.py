@@ -1,10 +1,16 @@
 """The command line with the other shapes: a language model, a masked one, and a classifier."""
 
+import functools
 import json
 
+import jax
+import numpy as np
 import pytest
 
 from tests.whole.command_line import call, piped, results
+from transformer_jax.commands.start import begin
+from transformer_jax.config.build import built
+from transformer_jax.config.load import load
 
 pytestmark = pytest.mark.long
 
@@ -59,3 +65,15 @@ def test_a_classifier_starts_from_the_encoder_of_a_masked_language_model(trained
         for workdir in (masked, classes)
     ]
     assert vectors[0] == vectors[1]
+
+
+def test_an_optimizers_average_begins_with_what_was_taken(trained, tmp_path):
+    masked = trained("masked")
+    changes = {"checkpoint.init_from": str(masked), "optimizer.name": "schedule_free"}
+    with built(load(str(masked / "config.json"), changes), None) as run:
+        state = begin(run, run.train_streams(), tmp_path, keep=False)
+        assert run.average is not None
+        average = run.average(state.params, state.opt_state)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, average, state.params)
+    jax.tree.map(np.testing.assert_array_equal, state.evaluated, state.params)

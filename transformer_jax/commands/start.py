@@ -96,6 +96,10 @@ def begin(run: Run, streams: TrainStreams, workdir: Path, *, keep: bool = True) 
         # A copy for the moving average: the training step donates both.
         ema_params = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
         state = dataclasses.replace(state, params=params, ema_params=ema_params)
+        if run.average is not None:  # which begins with the parameters, in the optimizer's state
+            layout = jax.tree.map(lambda leaf: leaf.sharding, state.opt_state)
+            begun = jax.jit(run.transform.init, out_shardings=layout)(params)
+            state = dataclasses.replace(state, opt_state=begun)
         if keep:
             print(format_report(report))
             save(workdir / INIT_FROM, json.dumps(report._asdict(), indent=1))

@@ -67,10 +67,11 @@ _BY_INTERVAL = {
     """,
     Interval(0, 1, "(]", " (1: all tokens)"): "decode.top_p",
     Interval(0, 2): "model.depth_exponent",
+    Interval(1, 2): "optimizer.weight_decay_power",
     Interval(0, 10, "(]"): "model.attention_gain",
     Interval(0, math.inf, "(]"): """
         model.embedding_scale model.init_scale train.spike_threshold model.attention_softcap
-        model.logits_softcap
+        model.logits_softcap optimizer.beta2_half_life
     """,
     Interval(1, math.inf, "(]"): "model.rotary_base model.window_rotary_base",
     Interval(

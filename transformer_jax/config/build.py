@@ -35,7 +35,7 @@ from transformer_jax.run import CheckpointSettings, EvaluateSettings, Run
 from transformer_jax.tasks.task import Task
 from transformer_jax.training.cross_entropy import LossSettings
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.schedule import make_schedule
+from transformer_jax.training.schedule import SCHEDULES, make_schedule
 from transformer_jax.training.step import TrainSettings
 from transformer_jax.training.update_rules import OPTIMIZERS, OptimizerSettings
 
@@ -126,22 +126,41 @@ def built(config: Config, workdir: Path | None) -> Iterator[Run]:
 
 
 def optimizer_settings(config: Config) -> OptimizerSettings:
-    """`config.optimizer`, and what else of a config decides the learning rate.
+    """`config.optimizer`, and what else of a config decides the learning rate and beta2.
 
     Raises:
-      ValueError: there is no peak for what decays by a share of it.
+      ValueError: there is no peak for what decays by a share of it, or no way down to the floor.
     """
-    name, model = config.optimizer.name, config.model
-    if OPTIMIZERS[name].independent and not config.optimizer.learning_rate:
+    own, model = dict(config.optimizer), config.model
+    name, peak, floor = own["name"], own["learning_rate"], own["final_learning_rate"]
+    by_share = OPTIMIZERS[name].independent or own["weight_decay_power"] > 1
+    if by_share and not peak:
         raise ValueError(
-            f"optimizer.name={name!r} decays by its schedule's share of its peak, and "
-            "optimizer.learning_rate=0 has none: use 'adamw'"
+            f"optimizer.name={name!r} with optimizer.weight_decay_power="
+            f"{own['weight_decay_power']} decays by its schedule's share of its peak, and "
+            "optimizer.learning_rate=0 has none: use 'adamw' with 1"
         )
+    shaped = "decay_shape" in SCHEDULES[own["schedule"]].reads
+    if shaped and own["decay_shape"] == "exponential" and not 0 < floor < peak:
+        raise ValueError(
+            f"optimizer.decay_shape='exponential' goes by equal factors from optimizer."
+            f"learning_rate={peak} down to optimizer.final_learning_rate={floor}: make that more "
+            "than 0 and less than the first"
+        )
+    half_life = own.pop("beta2_half_life")
+    if half_life is not None:
+        own["beta2"] = 2 ** (-_places(config) / half_life)
     # What follows the width beyond its base is the parameterisation's, and would be counted twice.
     reads_base = "base_width" in FAMILIES[model.family].reads
     based = reads_base and PARAMETERIZATIONS[model.parameterization] is not None
     width = model.base_width if based and model.base_width else model.d_model
-    return OptimizerSettings(**config.optimizer, steps=config.train.steps, width=width)
+    return OptimizerSettings(**own, steps=config.train.steps, width=width)
+
+
+def _places(config: Config) -> int:
+    """Places of the rows of a step, of targets where these are a side of their own."""
+    task = tasks.choose(config.task.name, config.model.architecture)
+    return config.data.batch_size * build_data.row_places(config, task)[task.recipe.sides[-1]]
 
 
 def _loss_settings(config: Config) -> LossSettings:

@@ -72,7 +72,7 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
         tokenizer_train_bytes=tokenizer["train_bytes"],
         model_vocab_size=config.model.vocab_size,
         longest=longest,
-        rows=packed if config.data.packing else longest,
+        rows=row_places(config, task),
         contiguous=bool(_memory(config)[1]),
         mask_rate=config.task.mask_rate,
         mean_span_length=config.task.mean_span_length,
@@ -84,6 +84,15 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
         **data,
     )
     return Dataset(settings)
+
+
+def row_places(config: Config, task: Task) -> dict[Side, int]:
+    """Places of a row of training, by its side; a place holds a token."""
+    kind = "row" if config.data.packing else "max"
+    places: dict[Side, int] = {side: config.data[f"{kind}_{side}_length"] for side in SIDES}
+    if task.recipe.reads_images and not config.data.packing:
+        places["source"] = _images(config).places
+    return places
 
 
 def _images(config: Config) -> ImageSettings:

@@ -121,6 +121,8 @@ def _choices(config: Config) -> list[Choice]:
         model[f"{stack}_residual"] or model.residual for stack in ARCHITECTURES[model.architecture]
     ]
     flat["model.residual"] = max(residuals, key=lambda name: len(SCHEMES[name].reads))
+    decays = [decay for *_, decay in config.optimizer.groups]
+    flat["optimizer.weight_decay"] = max([config.optimizer.weight_decay, *decays])
     source, sources = config.data.source, _in("data", _sources(task))
     if source in sources:
         sources[source] = _read_of_data(config, task, sources)
@@ -185,7 +187,14 @@ def _readers() -> dict[str, Mapping[Any, Collection[str]]]:
             + tuple(f"optimizer.{key}" for key in row.reads)
             for name, row in SCHEDULES.items()
         },
-        "optimizer.name": _in("optimizer", _reads(OPTIMIZERS)),
+        "optimizer.name": {
+            name: [f"optimizer.{key}" for key in row.reads]
+            + ["optimizer.beta2_half_life"] * ("beta2" in row.reads)
+            + ["train.ema_decay"] * (row.average is None)
+            for name, row in OPTIMIZERS.items()
+        },
+        "optimizer.beta2_half_life": {True: (), False: ("optimizer.beta2",)},
+        "optimizer.weight_decay": {True: ("optimizer.weight_decay_power",), False: ()},
         "model.residual": _in("model", _reads(SCHEMES)),
         "decode.method": _in("decode", METHODS),
         "model.norm": {

@@ -22,7 +22,7 @@ from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.runs.trackers import TRACKERS
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.probe import LISTS
-from transformer_jax.training.schedule import SCHEDULES
+from transformer_jax.training.schedule import DECAY_SHAPES, SCHEDULES
 from transformer_jax.training.update_rules import OPTIMIZERS
 
 # The settings that name one of a few things, or some of them, and the tables whose keys these are.
@@ -45,6 +45,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     },
     "optimizer.name": OPTIMIZERS,
     "optimizer.schedule": SCHEDULES,
+    "optimizer.decay_shape": DECAY_SHAPES,
     "train.bad_step": ("stop", "skip", "restore"),
     "train.probes": PROBES,  # the first item of each row
 }

@@ -29,6 +29,7 @@ from transformer_jax.configs.default import Config
 from transformer_jax.data.read.open_file import decode_lines
 from transformer_jax.runs.workdir import CHECKPOINTS, flatten, reading
 from transformer_jax.training.schedule import SCHEDULES
+from transformer_jax.training.update_rules import OPTIMIZERS
 
 # What each key of the config may be
 Schema = Mapping[str, Kind]
@@ -64,8 +65,9 @@ FREE_TO_CHANGE = (
 # What a run may change besides of the one that it is a fork of: nothing of what its state means.
 FREE_IN_FORK = """
     optimizer.schedule optimizer.learning_rate optimizer.warmup_steps optimizer.burn_in_steps
-    optimizer.decay_steps optimizer.stable_steps optimizer.final_learning_rate
-    optimizer.weight_decay optimizer.clip_norm train.steps checkpoint
+    optimizer.decay_steps optimizer.decay_shape optimizer.stable_steps
+    optimizer.final_learning_rate optimizer.weight_decay optimizer.weight_decay_power
+    optimizer.clip_norm train.steps checkpoint
 """.split()
 
 
@@ -188,8 +190,10 @@ def refused(saved: Mapping[str, Any], ours: Mapping[str, Any], reached: int) -> 
     before, after = (replace(_defaults(default.get_config)[0], own) for own in (saved, ours))
     row, steps = SCHEDULES[before.optimizer.schedule], before.train.steps
     constant = steps - before.optimizer.decay_steps if row.reads else -1  # up to this step
-    grows, why = after.train.steps > steps, ""
-    if grows and row.ends and reached > constant:
+    grows, why, name = after.train.steps > steps, "", before.optimizer.name
+    if grows and OPTIMIZERS[name].by_steps:
+        why = f" (every step of optimizer.name={name!r} depends on it)"
+    elif grows and row.ends and reached > constant:
         why = f" (the learning rate of step {reached}, which is reached, depends on it)"
     elif grows:
         after = replace(after, {"train.steps": before.train.steps})

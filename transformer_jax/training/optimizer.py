@@ -18,6 +18,7 @@ from transformer_jax.training.update_rules import (
     LayerWarmUp,
     OptimizerSettings,
     Roles,
+    is_matrix_of_layers,
     map_named,
 )
 
@@ -56,8 +57,11 @@ def make_optimizer(
         _decay_and_factor(settings, roles),
         optax.scale_by_learning_rate(schedule),
     )
+    if settings.weight_decay_power == 2:
+        transform = _with_share_left(transform, schedule, peak_rate(settings))
     if settings.layer_warm_ups:
         transform = optax.chain(transform, _warm_layers_up(settings, roles))
+    transform = row.around(transform, settings, schedule)
     if any(factor == 0 for _, factor, _ in groups):
 
         def label(name: str, _) -> str:
@@ -68,6 +72,11 @@ def make_optimizer(
 
     def init(params):
         _check_rows_are_taken(settings, params)
+        if settings.weight_decay_power == 2 and not any(map(is_matrix_of_layers, roles().values())):
+            raise ValueError(
+                "optimizer.weight_decay_power=2 is of the matrices of scanned layers, of which "
+                "this model has none: set it to 1"
+            )
         if settings.layer_warm_ups:
             _check_layers(settings.layer_warm_ups, params, roles)
         return transform.init(params)
@@ -163,20 +172,43 @@ def _over_epsilon(roles: Roles) -> optax.GradientTransformation:
 
 def _decay_and_factor(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
     """Multiplies each parameter's update by what its parameterisation says, adds its weight decay,
-    and multiplies both by its group's factor; but what is independent of the learning rate."""
+    and multiplies both by its group's factor; but what is independent of the learning rate.
+
+    Matrices of layers decay by `share` of it, which `_with_share_left` gives.
+    """
     row, peak = OPTIMIZERS[settings.name], peak_rate(settings)
 
-    def update(name, update, param):
+    def decayed(share, name, update, param):
         role = roles()[name]
         _, factor, decay = _group(settings.all_groups, name)
         update = times(row.rate(role), update)
         if not (decay and role.decay):
             return factor * update
+        if is_matrix_of_layers(role):
+            decay = decay * share
         if row.independent:
             return factor * update + decay / peak * param
         return factor * (update + decay * param)
 
-    return optax.stateless(functools.partial(map_named, update))
+    def update(updates, state, params=None, *, share=1.0, **_):
+        return map_named(functools.partial(decayed, share), updates, params), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def _with_share_left(
+    chain: optax.GradientTransformation, schedule: optax.Schedule, peak: Any
+) -> optax.GradientTransformation:
+    """The chain, whose parts learn what share of its peak the schedule has left in this step.
+
+    The last part counts the steps of the schedule.
+    """
+
+    def update(updates, state, params=None):
+        share = schedule(state[-1].count) / peak
+        return chain.update(updates, state, params, share=share)  # pyright: ignore
+
+    return optax.GradientTransformation(chain.init, update)
 
 
 def _check_rows_are_taken(settings: OptimizerSettings, params: Any) -> None:

@@ -1,5 +1,6 @@
-"""The learning rate's schedule: SCHEDULES is the list."""
+"""The learning rate's schedule: SCHEDULES is the list, DECAY_SHAPES that of its decays."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,33 +11,37 @@ from transformer_jax.training.update_rules import OptimizerSettings
 
 
 class Span(NamedTuple):
-    """Steps count from 1. peak: where warm-up ends; last: the last one; decay, stable: how many."""
+    """Steps count from 1.
+
+    peak: where warm-up ends; last: the last one; decay, stable: how many; shape: of the decay.
+    """
 
     peak: int
     last: int
     decay: int
     stable: int
+    shape: Callable[[Any], Any]
 
 
 def _inverse_sqrt(s, span):
     return jnp.sqrt(span.peak / s)
 
 
-def _line_down(s, first, last):
-    """1 until step `first`, then a line to 0 at the last step."""
-    return 1 - jnp.clip((s - first) / max(last - first, 1), 0, 1)
+def _done(s, first, last):
+    """0 until step `first`, then a line to 1 at the last step."""
+    return jnp.clip((s - first) / max(last - first, 1), 0, 1)
 
 
 def _linear(s, span):
-    return _line_down(s, span.peak, span.last)
+    return 1 - _done(s, span.peak, span.last)
 
 
 def _half_cosine(s, span):
     return (1 - jnp.cos(jnp.pi * _linear(s, span))) / 2
 
 
-def _final_line(s, span):
-    return _line_down(s, span.last - span.decay, span.last)
+def _final_decay(s, span):
+    return span.shape(_done(s, span.last - span.decay, span.last))
 
 
 def _halved(s, span):
@@ -61,6 +66,17 @@ class Schedule(NamedTuple):
     by_width: bool = False
 
 
+# How much is left of what lies between the floor, the final learning rate, and the peak, when the
+# share x of the decay is done, from 0 to 1 (Haegele et al. 2024, 2405.18392, and their code):
+DECAY_SHAPES: dict[str, Callable[..., Any]] = {
+    "linear": lambda x, floor, peak: 1 - x,
+    "one_minus_sqrt": lambda x, floor, peak: 1 - jnp.sqrt(x),
+    "cosine": lambda x, floor, peak: (1 + jnp.cos(jnp.pi * x)) / 2,
+    "square": lambda x, floor, peak: 1 - x**2,
+    # peak * (floor / peak)^x, so of a floor above 0
+    "exponential": lambda x, floor, peak: (peak * (floor / peak) ** x - floor) / (peak - floor),
+}
+
 # With s = 1 for the first update, s = `steps` for the last one, and w = `warmup_steps`:
 SCHEDULES = {
     # learning_rate * width^-0.5 * min(s^-0.5, s * w^-1.5) (Vaswani et al. 2017, equation 3, which
@@ -73,9 +89,9 @@ SCHEDULES = {
     # a line between the same two points
     "linear": Schedule(_linear, ends=True),
     "constant": Schedule(lambda s, span: jnp.ones_like(s)),
-    # learning_rate until s = steps - decay_steps, then a line to final_learning_rate at `steps` (Hu
-    # et al. 2024; a line is Haegele et al. 2024's)
-    "warmup_stable_decay": Schedule(_final_line, ends=True, reads=("decay_steps",)),
+    # learning_rate until s = steps - decay_steps, then down to final_learning_rate at `steps` in a
+    # shape of DECAY_SHAPES (Hu et al. 2024; Haegele et al. 2024)
+    "warmup_stable_decay": Schedule(_final_decay, ends=True, reads=("decay_steps", "decay_shape")),
     # learning_rate up to s = stable_steps (at least w), half of it for decay_steps, half of that
     # for as many, and so on (Zaremba et al. 2014, 1409.2329)
     "halving": Schedule(_halved, reads=("decay_steps", "stable_steps")),
@@ -105,10 +121,11 @@ def make_schedule(settings: OptimizerSettings) -> optax.Schedule:
             f"steps, what is left of train.steps={settings.steps} after {burn_in} of burn-in and "
             f"{warm_up} of warm-up; got optimizer.decay_steps={decay}"
         )
-    # Without warm-up the peak is the first step.
-    span = Span(max(warm_up, 1), last, decay, settings.stable_steps)
     peak = peak_rate(settings)
     floor = settings.final_learning_rate if row.ends else 0.0
+    shape = functools.partial(DECAY_SHAPES[settings.decay_shape], floor=floor, peak=peak)
+    # Without warm-up the peak is the first step.
+    span = Span(max(warm_up, 1), last, decay, settings.stable_steps, shape)
 
     def schedule(count):
         s = jnp.asarray(count, jnp.float32) + 1 - burn_in

@@ -32,7 +32,8 @@ class State:
 
     Attributes:
       step: updates made.
-      ema_params: the moving average of `params`, or None where there is none.
+      ema_params: the average of `params` that is scored in their place, a moving one or that which
+        the optimizer keeps, or None where there is none.
       rng: the key that every step's dropout key is folded from.
       memory: what the model keeps of the batch before, rows first; () where it keeps nothing.
       window: sums of the logging window that is not finished yet, so that a restart in its middle
@@ -57,7 +58,7 @@ class State:
 
     @property
     def evaluated(self) -> Any:
-        """The parameters to score: the moving average where there is one."""
+        """The parameters to score: the average where there is one."""
         return self.params if self.ema_params is None else self.ema_params
 
 
@@ -68,7 +69,7 @@ class StateMaker:
     init: Init
     optimizer: optax.GradientTransformation
     metrics: Sequence[str]  # the names that the training step sums over a logging window
-    ema: bool  # whether a moving average of the parameters is kept; it begins as they do
+    ema: bool  # whether an average of the parameters is kept; it begins as they do
     mesh: Mesh
     memory: Any = ()  # the shapes of what the model keeps of a batch
 

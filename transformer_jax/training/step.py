@@ -16,6 +16,7 @@ from transformer_jax.models.family import Batch, Outputs, Params, Sums
 from transformer_jax.training.losses import Loss
 from transformer_jax.training.probe import Steps
 from transformer_jax.training.state import State
+from transformer_jax.training.update_rules import Average
 
 # A spread is known once there are so many recent losses.
 FEWEST_RECENT = 32
@@ -56,6 +57,7 @@ class TrainStep:
 
     With `ema_decay` the state's moving average takes in the new parameters: ema <- d ema + (1 - d)
     params, d = min(ema_decay, (1 + n) / (10 + n)), where n updates have been made before this one.
+    An `average` of the optimizer's own is in its place.
     """
 
     settings: TrainSettings
@@ -63,6 +65,7 @@ class TrainStep:
     apply: ApplyFn
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
+    average: Average | None = None
 
     def program(self, layout: Any) -> StepFn:
         """The step as one program. The state is donated: the one passed in is gone after the call.
@@ -87,7 +90,7 @@ class TrainStep:
         are skipped or spikes are bad, `bad` says whether this step is. A skipped one leaves no
         trace, in moments and memory either, but in the counts by which learning rates go.
         """
-        log_every, ema_decay = self.settings.log_every, self.settings.ema_decay
+        log_every = self.settings.log_every
         gradient_sum, (loss_sum, weight, sums), memory = self._summed_gradient(state, batch)
         gradient = jax.tree.map(lambda g: g / weight, gradient_sum)
         updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
@@ -106,7 +109,7 @@ class TrainStep:
         next_state = State(
             step=state.step + 1,
             params=params,
-            ema_params=_moving_average(state, params, ema_decay) if ema_decay else None,
+            ema_params=self._averaged(state, params, opt_state),
             opt_state=opt_state,
             rng=state.rng,
             memory=memory,
@@ -145,6 +148,12 @@ class TrainStep:
             finite = all_finite(next_state.params)
             metrics |= {"finite_parameters": finite, "window": next_state.window}
         return next_state, metrics | {"bad": bad}
+
+    def _averaged(self, state: State, params: Params, opt_state: optax.OptState) -> Params | None:
+        if self.average is not None:
+            return self.average(params, opt_state)
+        decay = self.settings.ema_decay
+        return _moving_average(state, params, decay) if decay else None
 
     def _summed_gradient(
         self, state: State, batch: Batch

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from optax import contrib
 
 from transformer_jax.models.family import Role, parameter_name
+from transformer_jax.training.soap import scale_by_soap
 
 # What each parameter is, by its path; asked for only when a state is made or updated.
 Roles = Callable[[], Mapping[str, Role]]
@@ -22,6 +23,9 @@ Roles = Callable[[], Mapping[str, Role]]
 Group = tuple[str, float, float]
 # A glob of parameter paths, the first and the last of some layers, from 1, and steps.
 LayerWarmUp = tuple[str, int, int, int]
+# Of AdEMAMix, as in its authors' README: the factor on the slow momentum, and its half-life as a
+# share of the steps (that of 0.9999 in 256,000).
+_SLOW_SHARE, _SLOW_HALF_LIFE = 8.0, 0.027
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,8 +33,10 @@ class OptimizerSettings:
     """`config.optimizer`, and the two numbers that its schedule depends on in addition.
 
     Attributes:
-      name, schedule: keys of `OPTIMIZERS` and of `SCHEDULES`.
+      name, schedule, decay_shape: keys of `OPTIMIZERS`, `SCHEDULES` and `DECAY_SHAPES`.
       learning_rate: may be traced.
+      weight_decay_power: of what the schedule has left of its peak, by which matrices of layers
+        decay; all else that does decays as with 1.
       clip_norm: the largest global norm of a gradient (0: any).
       groups: the first row whose glob fits a parameter's path, such as "encoder/feed_forward/up"
         ("*" also stands for "/"), gives a factor on its learning rate and its weight decay, where
@@ -50,11 +56,13 @@ class OptimizerSettings:
     warmup_steps: int
     burn_in_steps: int
     decay_steps: int
+    decay_shape: str
     stable_steps: int
     beta1: float
     beta2: float
     epsilon: float
     weight_decay: float
+    weight_decay_power: int
     clip_norm: float
     groups: tuple[Group, ...]
     layer_warm_ups: tuple[LayerWarmUp, ...]
@@ -125,6 +133,72 @@ def _adafactor(settings: OptimizerSettings, roles: Roles) -> optax.GradientTrans
     return _each_matrix(transform, roles)
 
 
+def _signum(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
+    return optax.chain(optax.trace(settings.beta1), optax.scale_by_sign())
+
+
+def _ademamix(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
+    """The slow momentum's share and half-life grow up to the last step, both on a line."""
+    first, last = -1 / jnp.log2(settings.beta1), _SLOW_HALF_LIFE * settings.steps
+
+    def done(count: Any) -> Any:
+        return jnp.minimum((count + 1) / settings.steps, 1.0)
+
+    return contrib.scale_by_ademamix(
+        settings.beta1,
+        settings.beta2,
+        lambda count: 0.5 ** (1 / (first + (last - first) * done(count))),
+        lambda count: _SLOW_SHARE * done(count),
+        settings.epsilon,
+    )
+
+
+def _adam_without_momentum(
+    settings: OptimizerSettings, roles: Roles
+) -> optax.GradientTransformation:
+    return optax.scale_by_rms(
+        settings.beta2, settings.epsilon, eps_in_sqrt=False, bias_correction=True
+    )
+
+
+def _schedule_free(
+    transform: optax.GradientTransformation, settings: OptimizerSettings, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    if not settings.beta1:
+        raise ValueError(
+            "optimizer.beta1=0 leaves 'schedule_free' no share of the average in the parameters "
+            "that it trains: make it more, or use 'adamw'"
+        )
+
+    # What steps weigh by is the paper's rate, which holds Adam's correction; Optax counts from 1.
+    def rate(count: Any) -> Any:
+        return schedule(count - 1) * jnp.sqrt(1 - settings.beta2**count)
+
+    return contrib.schedule_free(transform, rate, settings.beta1)
+
+
+def _schedule_free_average(params: Any, opt_state: optax.OptState) -> Any:
+    """x of y = beta1 x + (1 - beta1) z; frozen parameters have no z."""
+    state: Any = optax.tree.get(opt_state, "ScheduleFreeState")
+
+    def average(y: jax.Array, z: Any) -> jax.Array:
+        return y if isinstance(z, optax.MaskedNode) else (y - (1 - state.b1) * z) / state.b1
+
+    return jax.tree.map(average, params, state.z)
+
+
+def _soap(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
+    soap = scale_by_soap(settings.beta1, settings.beta2, settings.epsilon)
+    unfold = functools.partial(map_named, lambda name, x: _unfold(roles()[name], x))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        steps, state = soap.update(unfold(updates), state)
+        return jax.tree.map(lambda step, x: step.reshape(x.shape), steps, updates), state
+
+    matrices = optax.GradientTransformation(lambda params: soap.init(unfold(params)), update)
+    return _or_adam("soap", matrices, lambda role: role.matrix is not None, settings, roles)
+
+
 def _muon(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
     def to_adams_size(update: Any, _) -> Any:
         # Orthogonal matrices have a root mean square of 1 / sqrt(longer side).
@@ -135,18 +209,11 @@ def _muon(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransforma
         contrib.scale_by_muon(beta=settings.beta1, weight_dimension_numbers=dimensions),
         optax.stateless(to_adams_size),
     )
-
-    def label(name: str, _) -> str:
-        return "muon" if _is_orthogonalised(roles()[name]) else "adam"
-
-    rules: dict[Any, Any] = {
-        "muon": _each_matrix(one_matrix, roles),
-        "adam": _adam(settings, roles),
-    }
-    transform = optax.partition(rules, functools.partial(map_named, label))
+    matrices = _each_matrix(one_matrix, roles)
+    transform = _or_adam("muon", matrices, is_matrix_of_layers, settings, roles)
 
     def init(params: Any) -> Any:
-        if not any(map(_is_orthogonalised, roles().values())):
+        if not any(map(is_matrix_of_layers, roles().values())):
             raise ValueError(
                 'optimizer "muon" steps the matrices of scanned layers, of which this model has '
                 'none: use "adam" or "adamw"'
@@ -154,6 +221,25 @@ def _muon(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransforma
         return transform.init(params)
 
     return optax.GradientTransformation(init, transform.update)
+
+
+def _or_adam(
+    name: str,
+    transform: optax.GradientTransformation,
+    takes: Callable[[Role], bool],
+    settings: OptimizerSettings,
+    roles: Roles,
+) -> optax.GradientTransformation:
+    """`transform` on the parameters whose role it takes, Adam on all others.
+
+    name: of its state in a checkpoint.
+    """
+
+    def label(path: str, _) -> str:
+        return name if takes(roles()[path]) else "adam"
+
+    rules: dict[Any, Any] = {name: transform, "adam": _adam(settings, roles)}
+    return optax.partition(rules, functools.partial(map_named, label))
 
 
 def _by_entry(role: Role) -> float:
@@ -170,11 +256,18 @@ def _by_spectrum(role: Role) -> float:
     """Orthogonal matrices of Adam's size in each entry, whose norm grows as the root of the width;
     that of Adam's grows as the width."""
     steps = role.share.learning_rate
-    return steps * role.share.width**0.5 if _is_orthogonalised(role) else steps
+    return steps * role.share.width**0.5 if is_matrix_of_layers(role) else steps
 
 
-def _is_orthogonalised(role: Role) -> bool:
+def is_matrix_of_layers(role: Role) -> bool:
+    """Whether it is that of a matrix of each scanned layer, so of no embedding and no head."""
     return role.matrix is not None and role.stacked
+
+
+Around = Callable[
+    [optax.GradientTransformation, OptimizerSettings, optax.Schedule], optax.GradientTransformation
+]
+Average = Callable[[Any, optax.OptState], Any]
 
 
 class Optimizer(NamedTuple):
@@ -185,16 +278,23 @@ class Optimizer(NamedTuple):
       independent: whether what decays does not depend on the peak of the learning rate, but on its
         schedule alone.
       adam: whether all steps are Adam's, momentum over a diagonal that the second moments give.
+      by_steps: whether they depend on how many steps the training has.
       reads: which settings its steps depend on, besides those that the chain around it reads.
       rate: what a parameterisation makes of a parameter's learning rate.
+      around: what it makes of the whole chain, of which `scale` is a part, with the schedule.
+      average: (parameters, state) -> those to score in place of the ones that are trained, where
+        its steps keep such an average.
     """
 
     scale: Callable[[OptimizerSettings, Roles], optax.GradientTransformation]
     decays: bool = True
     independent: bool = False
     adam: bool = False
+    by_steps: bool = False
     reads: tuple[str, ...] = ("beta1", "beta2", "epsilon")
     rate: Callable[[Role], float] = _by_entry
+    around: Around = lambda transform, settings, schedule: transform
+    average: Average | None = None
 
 
 OPTIMIZERS = {
@@ -223,8 +323,21 @@ OPTIMIZERS = {
     "adafactor": Optimizer(_adafactor, reads=(), rate=_by_size),
     # Chen et al. 2023, algorithm 2
     "lion": Optimizer(_lion, reads=("beta1", "beta2")),
+    # Bernstein et al. 2018 (1802.04434), Signum: the sign of the momentum
+    "signum": Optimizer(_signum, reads=("beta1",)),
     # The gradient itself, without momentum
     "sgd": Optimizer(lambda settings, roles: optax.identity(), reads=()),
+    # Pagliardini et al. 2024 (2409.03137), algorithm 1: Adam with a second, slow momentum, whose
+    # factor and half-life warm up over all steps: the authors' run of 256,000, shrunk to this one
+    "ademamix": Optimizer(_ademamix, by_steps=True),
+    # Defazio et al. 2024 (2405.15682), algorithm 1, on AdamW: gradients are taken between what
+    # Adam's steps without momentum reach (1 - beta1) and the average of that (beta1), which is
+    # scored. Steps weigh by the square of the largest learning rate up to them
+    "schedule_free": Optimizer(
+        _adam_without_momentum, around=_schedule_free, average=_schedule_free_average
+    ),
+    # Vyas et al. 2024 (2409.11321) for matrices, also of embeddings and heads; Adam for vectors
+    "soap": Optimizer(_soap),
     # Jordan et al. 2024 with Nesterov momentum beta1 (corrected as in Nadam, by Optax alone), for
     # the matrices of stacks; Adam for all else. Steps are scaled by 0.2 sqrt(longer side) to the
     # size of Adam's (Liu et al. 2025, equation 4), so that one learning rate serves both
