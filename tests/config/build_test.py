@@ -146,6 +146,7 @@ def test_a_config_that_cannot_be_is_refused_before_the_data_is_read(tmp_path, ch
             "mesh.sequence=8 data.packing=false data.max_target_length=9",
             "data.max_target_length=9 tokens .*mesh.sequence=8",
         ),
+        ("optimizer.name=soap data.batch_size=8", "'soap' steps on one device, and the mesh has 8"),
     ],
 )
 def test_a_mesh_that_cannot_share_a_batch_is_refused(tmp_path, changes, message):

@@ -82,6 +82,11 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
     _check_rows(data.settings, decode, task, model_config.longest_row, config.model)
     _check_inspected(train, config.model.family)
     optimizer = optimizer_settings(config)
+    if OPTIMIZERS[optimizer.name].one_device and mesh.size > 1:
+        raise ValueError(
+            f"optimizer.name={optimizer.name!r} steps on one device, and the mesh has {mesh.size}: "
+            "set mesh.data, mesh.fsdp, mesh.tensor and mesh.sequence to 1"
+        )
     schedule = make_schedule(optimizer)
     transform = make_optimizer(optimizer, schedule, lambda: run.roles)
 

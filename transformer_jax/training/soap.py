@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.devices.mesh import constrain
 
 REFRESH = 10  # steps from one basis to the next
 LARGEST = 10_000  # a longer axis keeps the basis that it has
@@ -70,10 +69,7 @@ def scale_by_soap(beta1: float, beta2: float, epsilon: float) -> optax.GradientT
         products = jax.tree.map(_products, updates)
         products = optax.tree.update_moment(products, state.products, beta2, 1)
         due = jnp.where(state.count == 0, 1, jnp.where(state.count % REFRESH == 0, 2, 0))
-        # Whole on every device, before and after: devices must not wait for each other in a branch.
-        whole = jax.tree.map(constrain, (products, state.bases))
-        chosen = jax.lax.switch(due, (_same, _eigenbases, _iterated), *whole)
-        bases = jax.tree.map(constrain, chosen)
+        bases = jax.lax.switch(due, (_same, _eigenbases, _iterated), products, state.bases)
         return directions, SoapState(state.count + 1, mu, nu, products, bases)
 
     return optax.GradientTransformation(init, update)

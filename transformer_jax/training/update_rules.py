@@ -279,6 +279,7 @@ class Optimizer(NamedTuple):
         schedule alone.
       adam: whether all steps are Adam's, momentum over a diagonal that the second moments give.
       by_steps: whether they depend on how many steps the training has.
+      one_device: whether they hang on a mesh of several, where they are refused.
       reads: which settings its steps depend on, besides those that the chain around it reads.
       rate: what a parameterisation makes of a parameter's learning rate.
       around: what it makes of the whole chain, of which `scale` is a part, with the schedule.
@@ -291,6 +292,7 @@ class Optimizer(NamedTuple):
     independent: bool = False
     adam: bool = False
     by_steps: bool = False
+    one_device: bool = False
     reads: tuple[str, ...] = ("beta1", "beta2", "epsilon")
     rate: Callable[[Role], float] = _by_entry
     around: Around = lambda transform, settings, schedule: transform
@@ -337,7 +339,7 @@ OPTIMIZERS = {
         _adam_without_momentum, around=_schedule_free, average=_schedule_free_average
     ),
     # Vyas et al. 2024 (2409.11321) for matrices, also of embeddings and heads; Adam for vectors
-    "soap": Optimizer(_soap),
+    "soap": Optimizer(_soap, one_device=True),
     # Jordan et al. 2024 with Nesterov momentum beta1 (corrected as in Nadam, by Optax alone), for
     # the matrices of stacks; Adam for all else. Steps are scaled by 0.2 sqrt(longer side) to the
     # size of Adam's (Liu et al. 2025, equation 4), so that one learning rate serves both
