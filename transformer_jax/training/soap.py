@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-
 REFRESH = 10  # steps from one basis to the next
 LARGEST = 10_000  # a longer axis keeps the basis that it has
 
