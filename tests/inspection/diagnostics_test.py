@@ -42,7 +42,8 @@ from transformer_jax.training.probe import Observation
 def test_training_can_log_every_probe_of_every_shape(number, shape):
     """A row whose form is said here is measured in that; any other is a number, or one for each
     layer or sublayer."""
-    config = tiny.config("admin", qk_norm=number % 2 == 1, **tiny.SHAPES[shape])
+    changes = dict(qk_norm=number % 2 == 1, attention_weights="sink")
+    config = tiny.config("admin", **changes, **tiny.SHAPES[shape])
     params = nn.unbox(tiny.abstract_parameters(config))
     batch = tiny.read_by(config, tiny.packed_batch())
     if shape != "encoder_decoder" and "targets" not in batch:

@@ -54,7 +54,7 @@ def kind(path):
         return "output"
     if name in ("query", "key", "value", "distance", "output", "up", "down", "gate", "transform"):
         return "hidden"
-    if module in ("query_norm", "key_norm"):
+    if module in ("query_norm", "key_norm", "value_norm", "stream_scale", "input_scale"):
         return "head"
     return "vector" if path.startswith(("encoder/", "decoder/")) else "other"
 
