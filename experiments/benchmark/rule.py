@@ -14,6 +14,7 @@ import numpy as np
 TARGET = 1.900  # nats a character, of the validation split
 DEVIATION = 0.0072  # of the final losses of seeds, measured over six of the baseline at 400 steps
 SLOPE = 0.043 / 100  # nats a step, that the baseline gains by being longer, near the target
+NEAR = 0.05  # nats from the target, as far as that slope was measured
 QUANTILE = 3.09  # of the normal distribution, at 0.001
 MARGIN = QUANTILE * DEVIATION  # nats, of a single seed
 
@@ -35,8 +36,10 @@ class Result(NamedTuple):
         return (TARGET - self.loss) * math.sqrt(len(self.losses)) >= MARGIN
 
     @property
-    def steps_to_target(self) -> float:
-        """Where the mean loss would be the target, by the slope; infinite after a divergence."""
+    def steps_to_target(self) -> float | None:
+        """Where the mean loss would be the target, by the slope; None where that is too far off."""
+        if not abs(self.loss - TARGET) <= NEAR:
+            return None
         return self.steps + (self.loss - TARGET) / SLOPE
 
 

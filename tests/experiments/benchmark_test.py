@@ -24,6 +24,10 @@ def test_steps_count_as_what_the_baseline_gains_by_them():
     entry, longer = Result(400, [1.91] * 8), Result(500, [1.91 - 100 * rule.SLOPE] * 8)
     assert rule.lead(entry, longer) == pytest.approx(0, abs=1e-9)
     assert entry.steps_to_target == pytest.approx(longer.steps_to_target)
+    assert entry.steps_to_target == pytest.approx(400 + 0.01 / rule.SLOPE)
+    # Nothing is said by a slope that was not measured there.
+    assert Result(400, [1.7] * 8).steps_to_target is None
+    assert Result(400, [math.inf] * 8).steps_to_target is None
     assert rule.lead(entry, longer) == -rule.lead(longer, entry)
     better = Result(400, [1.91 - 2 * rule.MARGIN * math.sqrt(2 / 8)] * 8)
     assert rule.verdict(better, entry) == "ahead" and rule.verdict(entry, better) == "behind"
