@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer_jax.checkpoint.checkpoints import load_parameters, whole
+from transformer_jax.inspection import losses
 from transformer_jax.inspection.steps import is_kernel
 from transformer_jax.models import family
-from transformer_jax.models.family import Batch, Model, Params, with_memory
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer.initialisation import initialise
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS
@@ -42,9 +43,7 @@ def trained(run: Run, workdir: Path) -> Params | None:
 
 def mean_loss(run: Run, model: Model, params: Params, batch: Batch) -> Float[Array, ""]:
     """The run's loss without dropout, nats a target."""
-    outputs, _ = with_memory(model, params, batch, None, ())
-    loss_sum, weight, _ = run.loss(outputs, batch)
-    return loss_sum / weight
+    return losses.mean_loss(model, run.loss, params, batch)
 
 
 def roles(model: Model, batch: Batch) -> dict[str, family.Role]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.inspection.observed import Observed, mean_over_queries
+from transformer_jax.inspection.observed import Observed, mean_over_queries, numbered_texts
 from transformer_jax.inspection.stream import starts
 from transformer_jax.models.family import Batch
 from transformer_jax.models.layers.embeddings import shift_right
@@ -47,18 +47,15 @@ def sink_rate(seen: Observed) -> Float[Array, "L"]:
 
     Theirs is of texts of 64 tokens: a uniform weight alone has a mean of ln T / T or so.
     """
-    rows, length = seen.segments.shape
     keys = _first(seen) & _own_text(seen)
     queries = jnp.any(keys, axis=-1)
-    # Each text has a number of its own.
-    texts = (seen.segments + (length + 1) * jnp.arange(rows)[:, None]).reshape(-1)
+    texts, total = numbered_texts(seen)
+    counts = jax.ops.segment_sum(queries.reshape(-1).astype(jnp.float32), texts, total)
 
     def means(weights: Float[Array, "B T"]) -> Float[Array, "n"]:
-        each = jnp.where(queries, weights, 0.0).reshape(-1)
-        return jax.ops.segment_sum(each, texts, rows * (length + 1)) / jnp.maximum(counts, 1)
+        own = jnp.where(queries, weights, 0.0).reshape(-1)
+        return jax.ops.segment_sum(own, texts, total) / jnp.maximum(counts, 1)
 
-    own = queries.reshape(-1).astype(jnp.float32)
-    counts = jax.ops.segment_sum(own, texts, rows * (length + 1))
     by_head = jnp.swapaxes(_of_each(seen, keys), 1, 2)  # (L, H, B, T)
     sinks = jax.vmap(jax.vmap(means))(by_head) > SINK
     return jnp.mean(sinks, axis=(1, 2), where=counts > 0)

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.inspection.steps import is_kernel
-from transformer_jax.models.family import Batch, Model, Params, Role, parameter_name, with_memory
-from transformer_jax.training.losses import Loss
+from transformer_jax.models.family import Params, Role, parameter_name
 
 _POWER_STEPS = 8
 ByKernel = dict[str, Float[Array, "L"]]
@@ -51,17 +50,6 @@ def cosines(tree: Params, other: Params, roles: Mapping[str, Role]) -> ByKernel:
         return jnp.sum(a * b) / jnp.maximum(sizes, 1e-30)
 
     return _each(roles, cosine, tree, other)
-
-
-def gradients(model: Model, loss: Loss, params: Params, batch: Batch) -> Params:
-    """Of the mean loss of a batch, without dropout and before clipping."""
-
-    def mean_loss(params: Params) -> Float[Array, ""]:
-        outputs, _ = with_memory(model, params, batch, None, ())
-        loss_sum, weight, _ = loss(outputs, batch)
-        return loss_sum / weight
-
-    return jax.grad(mean_loss)(params)
 
 
 def _each(roles: Mapping[str, Role], measure: Callable[..., Array], *trees: Params) -> ByKernel:

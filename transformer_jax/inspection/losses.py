@@ -6,13 +6,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.inspection.kernels import gradients
 from transformer_jax.inspection.observed import Observed
-from transformer_jax.models.family import Batch, Model, Outputs, Params
+from transformer_jax.models.family import Batch, Model, Outputs, Params, with_memory
 from transformer_jax.models.layers.embeddings import Unprojected, scaled
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.transformer.config import scheme, stacks
 from transformer_jax.training.losses import Loss, PlaceLoss
+
+
+def mean_loss(model: Model, loss: Loss, params: Params, batch: Batch) -> Float[Array, ""]:
+    """The loss that training minimises, a mean over the batch, without dropout and memory."""
+    outputs, _ = with_memory(model, params, batch, None, ())
+    loss_sum, weight, _ = loss(outputs, batch)
+    return loss_sum / weight
+
+
+def gradients(model: Model, loss: Loss, params: Params, batch: Batch) -> Params:
+    """Of the `mean_loss`, before clipping."""
+    return jax.grad(mean_loss, argnums=2)(model, loss, params, batch)
 
 
 def of_tokens(outputs: Outputs, batch: Batch, loss: Loss) -> Float[Array, "B T"] | None:
@@ -56,14 +67,14 @@ def lens(
     config = model.config
     *_, last = stacks(config)
 
-    def mean_loss(x: Float[Array, "B T D"]) -> Float[Array, ""]:
+    def behind_norm(x: Float[Array, "B T D"]) -> Float[Array, ""]:
         if scheme(config, last).ends_in_norm:
             norm = Norm(config.norm, config.norm_epsilon)
             x = jnp.asarray(norm.apply({"params": params[f"{last}_norm"]}, x))
         own = outputs._replace(values=dataclasses.replace(values, x=scaled(config, x)))
         return jnp.nanmean(function.each(own, batch))
 
-    return jax.lax.map(mean_loss, seen.outputs)
+    return jax.lax.map(behind_norm, seen.outputs)
 
 
 def noise(model: Model, loss: Loss, params: Params, batch: Batch) -> dict[str, Float[Array, ""]]:

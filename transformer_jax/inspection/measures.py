@@ -62,7 +62,7 @@ class Step:
     @functools.cached_property
     def gradients(self) -> Params:
         """Of the mean loss of the rows, without dropout, before clipping."""
-        return kernels.gradients(self.model, self.loss, self.before, self.batch)
+        return losses.gradients(self.model, self.loss, self.before, self.batch)
 
     @functools.cached_property
     def updates(self) -> dict[str, Update]:

@@ -199,16 +199,21 @@ def branch_variance(observed: Observed) -> Float[Array, "n"]:
     return variances(observed.branches, observed.real)
 
 
+def numbered_texts(observed: Observed) -> tuple[Int[Array, "BT"], int]:
+    """The number of each token's text in the batch, one also for each row's padding; how many
+    numbers there may be."""
+    rows, length = observed.segments.shape
+    texts = observed.segments + (length + 1) * jnp.arange(rows)[:, None]
+    return texts.reshape(-1), rows * (length + 1)
+
+
 def token_similarity(observed: Observed) -> Float[Array, "n"]:
     """Mean cosine between different tokens of the same text, after each sublayer.
 
     It nears 1 where the stack's rank collapses (Dong et al. 2021, 2103.03404). The mean is over all
     pairs of the batch; NaN where there are none.
     """
-    rows, length = observed.segments.shape
-    # Each text has a number of its own, and so has each row's padding.
-    texts = observed.segments + (length + 1) * jnp.arange(rows)[:, None]
-    texts, total = texts.reshape(-1), rows * (length + 1)
+    texts, total = numbered_texts(observed)
     counts = jax.ops.segment_sum(observed.real.reshape(-1).astype(jnp.float32), texts, total)
     pairs = jnp.sum(counts * (counts - 1))
 

@@ -13,7 +13,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from transformer_jax.devices.mesh import constrain
-from transformer_jax.models.family import Batch, with_memory
+from transformer_jax.inspection.losses import mean_loss
+from transformer_jax.models.family import Batch
 from transformer_jax.run import Run
 from transformer_jax.training.optimizer import adam_preconditioner
 from transformer_jax.training.state import State
@@ -123,9 +124,7 @@ def make_sharpness(run: Run) -> Callable[[State, Batch], dict[str, Float[Array, 
     @jax.jit
     def compiled(state: State, batch: Batch) -> dict[str, Float[Array, ""]]:
         def loss(params: PyTree) -> Float[Array, ""]:
-            outputs, _ = with_memory(model, params, batch, None, ())
-            loss_sum, weight, _ = run.loss(outputs, batch)
-            return loss_sum / weight
+            return mean_loss(model, run.loss, params, batch)
 
         preconditioner = adam_preconditioner(state.opt_state, run.optimizer, run.roles)
         return measure(loss, state.params, preconditioner, run.optimizer.clip_norm)

@@ -133,8 +133,8 @@ def factor(
       path: of the parameter, as ("decoder", "feed_forward", "up").
       gated: whether feed-forward sublayers have a gate.
     """
-    row, place = DRAWS[name], _place(path, gated)
-    if row is None or place is None:
+    row, places = DRAWS[name], _places(path, gated)
+    if row is None or not places:
         return None
     assert box.matrix is not None
     inputs, outputs = box.matrix
@@ -143,29 +143,26 @@ def factor(
     sides = math.prod(ends[:inputs]), math.prod(ends[inputs:])
     layers = shape[0] if "layers" in box.names else 1
     size = Size(d_model, sides[0], layers, np.arange(1, layers + 1))
-    deviation = {
-        "hidden": row.hidden or row.inward,
-        "gated": row.gated or row.hidden or row.inward,
-    }.get(place) or getattr(row, place)
-    own = d_model**-0.5 if place == "embedding" else math.sqrt(2 / sum(sides))
+    deviation = next(filter(None, (getattr(row, place) for place in places)))
+    own = d_model**-0.5 if places == ("embedding",) else math.sqrt(2 / sum(sides))
     return np.asarray(deviation(size) / own, np.float32)
 
 
-def _place(path: tuple[str, ...], gated: bool) -> str | None:
-    """The field of a row that is of the parameter at a path, if any."""
+def _places(path: tuple[str, ...], gated: bool) -> tuple[str, ...]:
+    """The fields of a row of which the first that is there is of the parameter at a path."""
     match path:
         case (name, "table") if name.endswith("embedding"):
-            return "embedding"
+            return ("embedding",)
         case ("logits", "kernel"):
-            return "logits"
+            return ("logits",)
         case (_, "self_attention" | "cross_attention", "query" | "key" | "value"):
-            return "inward"
+            return ("inward",)
         case (_, "self_attention" | "cross_attention", "output"):
-            return "outward"
-        case (_, "feed_forward", "gate"):
-            return "hidden"
-        case (_, "feed_forward", "up"):
-            return "gated" if gated else "hidden"
+            return ("outward",)
+        case (_, "feed_forward", "up") if gated:
+            return "gated", "hidden", "inward"
+        case (_, "feed_forward", "up" | "gate"):
+            return "hidden", "inward"
         case (_, "feed_forward", "down"):
-            return "down"
-    return None
+            return ("down",)
+    return ()
