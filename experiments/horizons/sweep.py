@@ -30,13 +30,13 @@ def _run(quick: bool, part: str, rate: float, seed: int, changes: dict[str, Any]
 def trunks(quick: bool) -> list[Run]:
     """A constant rate, three seeds: branches of four shapes, and averages of weights."""
     cells = [(rate, seed) for rate in RATES for seed in range(SEEDS)]
-    return [_run(quick, "trunk", *cell, {}) for cell in (cells[:1] if quick else cells)]
+    return [_run(quick, "trunk", *cell, {}) for cell in (cells[::SEEDS] if quick else cells)]
 
 
 def schedules(quick: bool) -> list[Run]:
     """Cosines and lines to 0 and to a tenth, made for each horizon."""
     cells = [(rate, seed) for rate in RATES for seed in range(SEEDS)]
-    return [_run(quick, "schedule", *cell, {}) for cell in (cells[:1] if quick else cells)]
+    return [_run(quick, "schedule", *cell, {}) for cell in (cells[::SEEDS] if quick else cells)]
 
 
 def independent(quick: bool) -> list[Run]:
@@ -44,7 +44,7 @@ def independent(quick: bool) -> list[Run]:
     rates and steps: what the others have at the peak of the middle rate."""
     own = {"optimizer.name": "adamw_independent", "optimizer.weight_decay": 0.1 * RATES[1]}
     cells = [(rate, seed) for rate in RATES for seed in range(SEEDS)]
-    return [_run(quick, "independent", *cell, own) for cell in (cells[:1] if quick else cells)]
+    return [_run(quick, "independent", *cell, own) for cell in (cells[::SEEDS] if quick else cells)]
 
 
 SWEEPS = {"trunks": trunks, "schedules": schedules, "independent": independent}

@@ -104,7 +104,10 @@ def _depth(best: Mapping[int, list[Row]], trainings: Sequence[Row]) -> _Said:
     lost, spent = (
         [1 - row[name] / row["progress"] for row in ablated] for name in ("without", "control")
     )
-    carries = bool(ablated) and np.mean(lost) >= 0.8 and np.mean(spent) <= 0.2
+    carries = "undecided"  # no head matches prefixes
+    if ablated:
+        held = np.mean(lost) >= 0.8 and np.mean(spent) <= 0.2
+        carries = "held" if held else "contradicted"
     numbers = {
         "one_layer/at_most_0.1": unsolved,
         "two_layers/at_least_0.9": solved,
@@ -117,7 +120,7 @@ def _depth(best: Mapping[int, list[Row]], trainings: Sequence[Row]) -> _Said:
         f"0.1 or below, of two {solved} of {len(two)} reach 0.9.\n\n"
         f"*Heads form with the drop*: **{forms}**; the prefix score is 0.3 within 10 % of t* in "
         f"{near} of {len(two)} seeds, and within 20 % in {far}.\n\n"
-        f"*They carry it*: **{'held' if carries else 'contradicted'}**; without them "
+        f"*They carry it*: **{carries}**; without them "
         f"{numbers['lost_without']:.2f} of the progress is lost, without as many others "
         f"{numbers['lost_control']:.2f}."
     )

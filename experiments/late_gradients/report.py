@@ -140,6 +140,7 @@ def _lines(rows: Sequence[Row]) -> tuple[str, dict[str, float]]:
     }
     difference = best[2] - best[1] if len(best) == 2 else math.nan
     said = {True: "held", False: "contradicted"}
+    law = said[sloped] if np.isfinite([*means.values()]).all() else "undecided"
     text = "\n\n".join(
         [
             f"*Gradients grow late where decay is strong*: **{verdict}**; from "
@@ -149,7 +150,7 @@ def _lines(rows: Sequence[Row]) -> tuple[str, dict[str, float]]:
             f"*Without norms, or at a constant rate, nothing grows*: **{said[spared]}**; at most "
             f"{max(free):.2f} times.",
             f"*|g| / |w| goes with the rate to the power -1/2, and is flat with the correction*: "
-            f"**{said[sloped]}**; slopes {means[1]:+.2f} and {means[2]:+.2f}.",
+            f"**{law}**; slopes {means[1]:+.2f} and {means[2]:+.2f}.",
             f"*The correction costs nothing*: "
             f"**{said[bool(difference <= 0.006)]}**; at each one's best decay its loss is "
             f"{difference:+.4f} nats.",
@@ -204,6 +205,7 @@ def _equilibrium(runs: Sequence[Finished], out: Path) -> str:
         curves, x="step", y="ratio", by="beta1", xlabel="step", ylabel="angle over the formula"
     )
     title = "Angle of a step over that of the equilibrium, mean of kernels and layers"
-    verdict = "held" if held else "contradicted"
+    known = np.isfinite([*numbers.values()]).all()  # not of trainings that end before
+    verdict = ("held" if held else "contradicted") if known else "undecided"
     line = f"*Steps turn kernels by the formula's angle*: **{verdict}**."
     return "\n\n".join([table, line, figures.save(figure, out, "equilibrium", title)])

@@ -20,7 +20,8 @@ def _run(quick: bool, seed: int, labels: dict[str, Any], changes: dict[str, Any]
     base |= {
         "optimizer.learning_rate": RATE,
         "train.probes": tuple(
-            (name, PROBE_EVERY) for name in ("weight_norm", "gradient_norm", "update_norm")
+            (name, PROBE_EVERY // (10 if quick else 1))
+            for name in ("weight_norm", "gradient_norm", "update_norm")
         ),
         "seed": seed,
     }
