@@ -125,7 +125,8 @@ class Family:
       write: our settings -> more of their config.json.
       also: our settings -> by key, the values that have a counterpart.
       channels: d_model -> for each channel of the residual stream here, which one it is there.
-      views: (their settings, ours by dotted key) -> by glob pattern, what is made of tensors first.
+      views: (their settings, ours by dotted key) -> by glob pattern, what is made of tensors first
+        (see `Tensor.through`).
       left: glob patterns of tensors that hold nothing, such as masks.
       fixed: (our model, the most tokens of a text) -> tensors that are written though no parameter
         is in them.

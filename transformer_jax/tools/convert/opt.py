@@ -1,4 +1,8 @@
-"""OPT (Zhang et al. 2022): Pre-LN, ReLU, and learned positions from row 2 on."""
+"""OPT (Zhang et al. 2022): ReLU, and learned positions from row 2 on.
+
+A table that is narrower than the stream (opt-350m) is multiplied by the matrices between the two.
+So it becomes a table and a kernel of logits of the stream's width, which cannot be written back.
+"""
 
 import numpy as np
 
@@ -7,6 +11,8 @@ from transformer_jax.tools.convert import rows
 from transformer_jax.tools.convert.family import ACTIVATIONS, Family, Setting, Settings, Values
 
 _STEM = "model.decoder"
+_TABLE = f"{_STEM}.embed_tokens.weight"
+_NORMS = {True: "pre_ln", False: "post_ln"}  # by their do_layer_norm_before
 OFFSET = 2  # rows of a table of positions that no token reads, in what comes of fairseq
 
 
@@ -21,28 +27,44 @@ def positions(theirs: str, ours: str) -> rows.Row:
 
 
 def _rows(config: TransformerConfig) -> list[rows.Row]:
-    names = rows.fairseq("encoder", "pre_norm")  # no layer has cross-attention
+    pre = config.decoder_residual == _NORMS[True]
+    # No layer has cross-attention.
+    names = rows.fairseq("encoder", "pre_norm" if pre else "post_norm")
+    narrow = config.tied_embeddings == "none"
     return [
-        rows.as_it_is(f"{_STEM}.embed_tokens.weight", "embedding/table"),
+        rows.as_it_is(_TABLE, "embedding/table"),
         positions(f"{_STEM}.embed_positions.weight", "positions/table"),
         *rows.layers(f"{_STEM}.layers.{{}}", "decoder", config, names),
-        *rows.norm(f"{_STEM}.final_layer_norm", "decoder_norm", config),
+        *(rows.norm(f"{_STEM}.final_layer_norm", "decoder_norm", config) if pre else ()),
+        *(rows.linear("lm_head", "logits/kernel", bias=False) if narrow else ()),
     ]
 
 
 def _read(theirs: Settings, ours: Values) -> Values:
-    theirs.refuse("word_embed_proj_dim", ours["d_model"])
-    return {"norm_epsilon": 1e-5}
+    width = theirs.whole("word_embed_proj_dim", ours["d_model"])[0]
+    if width == ours["d_model"]:
+        return {"norm_epsilon": 1e-5}
+    theirs.told.append(
+        f"The table of tokens, of width {width}, is multiplied by the matrices between it and the "
+        "stream, so that export has no counterpart."
+    )
+    return {"norm_epsilon": 1e-5, "tied_embeddings": "none"}
+
+
+def _views(theirs: Settings, ours: Values) -> dict[str, rows.View]:
+    """The table as the stream's, and as the kernel of logits."""
+    inward, outward = (theirs.tensor(f"{_STEM}.project_{way}.weight") for way in ("in", "out"))
+    if ours.get("model.tied_embeddings") != "none" or inward is None or outward is None:
+        return {}
+    inward, outward = inward.astype(np.float32).T, outward.astype(np.float32)
+    return {_TABLE: lambda x: x @ inward, "lm_head.weight": lambda x: x @ outward}
 
 
 OPT = Family(
     name="opt",
     heads={"tokens": ("OPTForCausalLM", "causal_lm")},
-    ours=dict(
-        architecture="decoder_only", residual="pre_ln", positions="learned", embedding_scale=1.0
-    ),
+    ours=dict(architecture="decoder_only", positions="learned", embedding_scale=1.0),
     theirs=dict(
-        do_layer_norm_before=True,
         enable_bias=True,
         layer_norm_elementwise_affine=True,
         tie_word_embeddings=True,
@@ -55,6 +77,7 @@ OPT = Family(
         Setting("num_hidden_layers", "num_layers"),
         Setting("num_attention_heads", "num_heads"),
         Setting("ffn_dim", "d_ff"),
+        Setting("do_layer_norm_before", "residual", True, _NORMS),
         Setting("activation_function", "activation", "relu", ACTIVATIONS),
         Setting("dropout", "dropout_rate embedding_dropout_rate", 0.1),
         Setting("attention_dropout", "attention_dropout_rate", 0.0),
@@ -63,7 +86,10 @@ OPT = Family(
     read=_read,
     write=lambda ours: {"word_embed_proj_dim": ours["d_model"]},
     also=lambda ours: {"norm_epsilon": (1e-5,)},
-    copies=(("lm_head.weight", f"{_STEM}.embed_tokens.weight"),),
+    views=_views,
+    left=(f"{_STEM}.project_*.weight",),  # which the views have read
+    copies=(("lm_head.weight", _TABLE),),
+    aliases=(("lm_head.weight", _TABLE),),
     renamed=lambda name: name if name.startswith(("model.", "lm_head.")) else f"model.{name}",
     idle=("layerdrop",),
 )

@@ -31,21 +31,28 @@ DTYPES = {
 class Tensor(NamedTuple):
     """Where a tensor is.
 
-    start: its first byte in the file. view: what is made of it, as float32; None: it is as it is.
-    strides: from one entry to the next along each axis, in entries; None: those of rows.
+    start: its first byte in the file. strides: from one entry to the next along each axis, in
+    entries; None: those of rows. of, view: the tensor that it is made of, and how; None: it is as
+    it is.
     """
 
     path: Path
     dtype: np.dtype
     shape: tuple[int, ...]
     start: int
-    view: Callable[[np.ndarray], np.ndarray] | None = None
     strides: tuple[int, ...] | None = None
+    of: "Tensor | None" = None
+    view: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def through(self, view: Callable[[np.ndarray], np.ndarray]) -> "Tensor":
+        """What a view makes of it: of each entry of its first axis on its own, as float32."""
+        made = view(np.zeros((1, *self.shape[1:]), np.float32))
+        return self._replace(shape=(*self.shape[:1], *made.shape[1:]), of=self, view=view)
 
     def read(self) -> np.ndarray:
         """The tensor, mapped: what is sliced out of it is all that is read."""
-        if self.view is not None:
-            return self.view(self._replace(view=None).read().astype(np.float32))
+        if self.of is not None and self.view is not None:
+            return self.view(self.of.read().astype(np.float32))
         if not math.prod(self.shape):
             return np.zeros(self.shape, self.dtype)
         if self.strides is None:

@@ -135,7 +135,7 @@ def read(
         if key.endswith("_layers") and isinstance(value, int) and value > max(len(found), 1000):
             raise ValueError(f"{path}: {value} layers, but the files hold {len(found)} tensors")
     for pattern, view in family.views(theirs, settings).items():
-        found |= {n: t._replace(view=view) for n, t in found.items() if matches(n, [pattern])}
+        found |= {n: t.through(view) for n, t in found.items() if matches(n, [pattern])}
     theirs.check_known(family.idle)
     labels = ()
     if TASKS[settings["task.name"]].recipe.labels:
