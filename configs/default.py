@@ -140,6 +140,9 @@ def get_config(arg: str = "") -> Config:
     config.evaluate = evaluate = config_dict.ConfigDict()
     evaluate.checkpoint = "last"  # which one the final scores use
     evaluate.batch_size = 64  # rows: sentences scored or translated at a time
+    # Of the parameters of a checkpoint that is asked (evaluate, generate, embed, look) and not
+    # trained: "bfloat16" rounds them, and halves their memory but for a CPU's, which converts them.
+    evaluate.parameter_dtype = "float32"
     # What answers are scored by, of "exact_match", "bleu", "chrf", "rouge", "squad" ("text_to_text"
     # only; "squad": F1 and exact match of normalised words).
     evaluate.metrics = ("exact_match",)

@@ -152,6 +152,25 @@ def test_other_parameters_may_take_the_place_of_the_trained_ones(trained):
     assert uniform == pytest.approx(np.log(run.tokenizer.vocab_size), rel=1e-5) != before
 
 
+def test_parameters_that_are_asked_may_be_held_in_bfloat16(config, run, tmp_path):
+    asked = {"evaluate.parameter_dtype": "bfloat16"}
+    halved = tj.load(run.workdir, **asked)
+    rounded = jax.tree.map(lambda x: x.astype("bfloat16"), run.params)
+    jax.tree.map(np.testing.assert_array_equal, halved.params, rounded)
+    sizes = (sum(leaf.nbytes for leaf in jax.tree.leaves(each.params)) for each in (halved, run))
+    assert 2 * next(sizes) == next(sizes)
+    batch = run.batch(LINES, TARGETS)
+    expected, found = run.logits(batch), halved.logits(batch)
+    assert found.dtype == np.float32
+    assert 0 < np.std(found - expected) < 2**-6 * np.std(expected)
+    run.params, before = jax.tree.map(lambda x: x.astype(np.float32), halved.params), run.params
+    assert halved.generate(LINES) == run.generate(LINES)  # they write what these numbers write
+    run.params = before
+    for train in (tj.train, tj.trainer):
+        with pytest.raises(tj.Error, match="'bfloat16' is for a checkpoint that is asked"):
+            train(tj.load_config(str(run.workdir / "config.json"), **asked), tmp_path / "new")
+
+
 def test_runs_become_records(trained):
     results, metrics = tj.load_runs(trained.parent)
     (record,) = results

@@ -68,6 +68,7 @@ class EvaluateSettings:
 
     checkpoint: str
     batch_size: int
+    parameter_dtype: str
     bleu_tokenizer: str
     memory_length: int | None
     samples: tuple[str, ...]

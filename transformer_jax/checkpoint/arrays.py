@@ -69,12 +69,15 @@ def saved(folder: Path) -> dict[str, Any]:
 def load(folder: Path, abstract: PyTree) -> PyTree:
     """The leaves of `abstract`, all of which must be saved, in its structure and shardings.
 
-    A leaf without a sharding goes to the default device. Dtypes are those that were saved.
+    A leaf without a sharding goes to the default device. What was saved in another dtype than that
+    of `abstract` is rounded as it is read.
     """
     item = _nested(_stored(abstract))
     arguments = ocp.args.PyTreeRestore(
         item=item,
-        restore_args=jax.tree.map(lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding), item),
+        restore_args=jax.tree.map(
+            lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype), item
+        ),
         partial_restore=True,
     )
     with ocp.Checkpointer(_handler(), multiprocessing_options=_all_hosts()) as reader:

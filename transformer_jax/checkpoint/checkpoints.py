@@ -386,23 +386,29 @@ def restore(folder: Path, abstract_state: PyTree) -> Restored:
     )
 
 
-def load_parameters(folders: Sequence[Path], abstract_params: PyTree) -> PyTree:
+def load_parameters(
+    folders: Sequence[Path], abstract_params: PyTree, dtype: str = "float32"
+) -> PyTree:
     """The parameters of a whole checkpoint, or the mean over several, computed in float64.
 
     They are the moving average where one was kept, here and wherever parameters are read alone.
+
+    dtype: what they are rounded to, each as it is read.
+
     Raises ValueError when shapes, dtypes or structure differ from `abstract_params`.
     """
 
-    def load(folder: Path) -> PyTree:
+    asked = arrays.map_paths(lambda _, leaf: leaf.update(dtype=dtype), abstract_params)
+
+    def load(folder: Path, asked: PyTree = abstract_params) -> PyTree:
         saved = arrays.saved(folder)
         name = evaluated(saved)
-        abstract = {name: abstract_params}
-        arrays.check_match(folder, {name: saved[name]}, abstract)
-        return arrays.load(folder, abstract)[name]
+        arrays.check_match(folder, {name: saved[name]}, {name: abstract_params})
+        return arrays.load(folder, {name: asked})[name]
 
     if len(folders) == 1:
-        return load(folders[0])
-    return arrays.mean(map(load, folders), abstract_params)
+        return load(folders[0], asked)
+    return arrays.mean(map(load, folders), asked)
 
 
 def evaluated(saved: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from transformer_jax.evaluation.decoder import METHODS
 from transformer_jax.evaluation.scores import BLEU_TOKENIZERS
 from transformer_jax.inspection.measures import PROBES
 from transformer_jax.models import FAMILIES
+from transformer_jax.models.layers.settings import DTYPES
 from transformer_jax.models.recurrent import config as recurrent
 from transformer_jax.models.transformer import config as transformer
 from transformer_jax.models.transformer.schemes import SCHEMES
@@ -34,6 +35,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "task.name": TASKS,
     "decode.method": METHODS,
     "evaluate.checkpoint": ("last", "best"),
+    "evaluate.parameter_dtype": DTYPES,
     "evaluate.bleu_tokenizer": BLEU_TOKENIZERS,
     "log.trackers": TRACKERS,
     "model.family": FAMILIES,

@@ -18,6 +18,7 @@ from transformer_jax.data.serve.streams import PACKING_BINS
 from transformer_jax.devices.memory import Need, check_program, place
 from transformer_jax.evaluation.decoder import DecodeSettings, prompt_shapes
 from transformer_jax.evaluation.generate import rooms_of
+from transformer_jax.models.layers.settings import DTYPES
 from transformer_jax.process import machine, progress, tables
 from transformer_jax.run import Run
 from transformer_jax.training.step import StepFn
@@ -125,6 +126,11 @@ def _weighed(run: Run, phases: Phases) -> Iterator[tuple[list[Need], str | None]
 
 
 def _training(run: Run) -> Iterator[Need]:
+    if (dtype := run.evaluate.parameter_dtype) != "float32":
+        raise ValueError(
+            f"evaluate.parameter_dtype={dtype!r} is for a checkpoint that is asked (evaluate, "
+            "generate, embed, look): training, and what it scores, needs 'float32'"
+        )
     data, rows = run.data.settings, _AHEAD * run.data.settings.batch_size
     if data.packing and run.mesh.devices.flat[0].platform == "cpu":
         rows += data.streams * PACKING_BINS
@@ -165,7 +171,13 @@ def _scoring(run: Run) -> Iterator[Need]:
     settings = f"evaluate.batch_size={rows}"
     yield Need("batches", sum(map(size, run.abstract_batch().values())), settings)
     yield Need("vectors", _WORD * rows * _SHORTEST * config.d_model, settings)
-    yield next(_state(run))
+    yield _asked(run)
+
+
+def _asked(run: Run) -> Need:
+    """The parameters, as those of a checkpoint that is asked are held."""
+    need = next(_state(run))
+    return need._replace(size=need.size * DTYPES[run.evaluate.parameter_dtype].itemsize / _WORD)
 
 
 def _decoding(run: Run, decode: DecodeSettings, prompt: int, rows: int) -> Iterator[Need]:
@@ -180,7 +192,7 @@ def _decoding(run: Run, decode: DecodeSettings, prompt: int, rows: int) -> Itera
     yield Need("decoded tokens", tokens, _largest(settings))
     vocabulary = {"model.vocab_size": run.model.config.vocab_size}
     yield Need("logits", logits, _largest(settings | vocabulary))
-    yield next(_state(run))
+    yield _asked(run)
     if tokens + logits >= _WORTH_TRACING:
         begin = functools.partial(decoder.begin, room=rooms_of(length)[0], length=length)
         limits = jax.ShapeDtypeStruct((rows,), "int32")

@@ -1,9 +1,10 @@
 """Parameters that say what they are: axes, matrix, whether weights decay, what changes nothing."""
 
 import functools
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
+import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
@@ -55,7 +56,7 @@ def parameter(
     factor: bool = False,
     role: RoleName | None = None,
 ) -> Float[Array, "*shape"]:
-    """`module.param`, boxed with what the mesh and the optimizer read.
+    """`module.param`, boxed with what the mesh and the optimizer read; in float32, as it is used.
 
     A function of the module in whose `setup` or `nn.compact` method it is called.
 
@@ -75,7 +76,8 @@ def parameter(
         value = draw(key, shape)
         return Boxed(value, axes, matrix=matrix, decay=decays, factor=factor, role=role)
 
-    return module.param(name, boxed, shape)  # pyright: ignore[reportReturnType] (Flax unboxes it)
+    value: Any = module.param(name, boxed, shape)  # Flax unboxes it
+    return value.astype(jnp.float32)  # what is only asked may be held in bfloat16
 
 
 def times(multiplier: float, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
