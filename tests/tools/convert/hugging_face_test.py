@@ -551,12 +551,15 @@ def test_an_exported_tokenizer_gives_what_our_model_reads(tmp_path, kind, archit
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 @pytest.mark.parametrize("name", WRITERS)
 def test_generation_is_token_for_token(imported, name, method):
-    """Also past the windows, which are 5, and past the period of a pattern of layers."""
+    """Also past the windows, which are 5, and past the period of a pattern of layers.
+
+    Prompts of several lengths stand in one batch of ours, behind padding.
+    """
     workdir, room = imported(name).workdir, 9
     # Their lengths are penalised by another formula.
     changes = {"decode.beam_size": 4, "decode.length_penalty": 0.0} if method == "beam" else {}
     changes |= {"decode.method": method, "decode.extra_length": room}
-    lines = [" ".join(f"w{n}" for n in row) for row in ([11, 12, 13], [20, 21, 22])]
+    lines = [" ".join(f"w{n}" for n in row) for row in ([11, 12, 13], [20, 21, 22, 23, 24])]
     config = imported(name).config(changes)
     with jax.default_matmul_precision("highest"), built(config, workdir) as run:
         trained = restore.trained(run, workdir, restore.find(run, workdir, None))

@@ -45,8 +45,12 @@ def checkpoint(folder, model, *, before=None, frame="[CLS] $A [SEP]", added=(), 
 def test_ids_of_an_imported_tokenizer_are_the_librarys(tmp_path, kind, added, split):
     library = checkpoint(tmp_path / "theirs", KINDS[kind](), added=added)
     library.encode_special_tokens = bool(split)  # whether their spelling is a text
-    (tmp_path / "theirs/tokenizer_config.json").write_text(f'{{"split_special_tokens": {split}}}')
+    described = {"split_special_tokens": split, "padding_side": "left"}
+    (tmp_path / "theirs/tokenizer_config.json").write_text(json.dumps(described))
     expected = [e.ids for e in library.encode_batch(LINES, add_special_tokens=False)]
+    library.enable_padding(direction="left")  # which are for batches, and no part of a text
+    library.enable_truncation(2)
+    library.save(str(tmp_path / "theirs/tokenizer.json"))
     # Whose names are BERT's by default
     imported = special_tokens.tokenizer(tmp_path / "theirs", "encoder_only")
     assert imported is not None
@@ -57,6 +61,7 @@ def test_ids_of_an_imported_tokenizer_are_the_librarys(tmp_path, kind, added, sp
     for found in (imported, saved, pickle.loads(pickle.dumps(saved))):
         assert found.encode(LINES) == expected
         assert found.fingerprint == imported.fingerprint
+        assert json.loads(found.described)["padding_side"] == "left"  # as export writes it
         assert found.described == imported.described
 
 
