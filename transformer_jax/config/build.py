@@ -305,7 +305,7 @@ def _check_rows(
         prompt = f"data.max_{data.recipe.prompt_side}_length"
         longest = task.limit(np.array([data.max_prompt_length]), decode.extra_length, most)
         lengths[f"what follows {prompt}, with decode.extra_length,"] = int(longest[0])
-    key = "max_length" if POSITIONS[model.positions].learned else "rotary_scaling"
+    key = POSITIONS[model.positions].bound
     for name, length in lengths.items():
         if length > most:
             raise ValueError(

@@ -118,6 +118,7 @@ class PositionKind:
       places: the vectors that are added to those of patches, by row and column.
       most: rows, and columns, of patches at most; None: any number.
       learned: whether trained vectors are added, from a table that bounds the length of rows.
+      bound: the setting that may bound the length of rows.
       rotation: (positions, channels, base, scaling) -> what turns queries and keys.
       bias: (config, causal, name=) -> the module of what self-attention adds to its scores, by
         head and distance; it is called with so many queries, so many keys, and the place of the
@@ -131,6 +132,7 @@ class PositionKind:
     places: Places | None = None
     most: int | None = None
     learned: bool = False
+    bound: str | None = None
     rotation: Callable[..., Rotation] | None = None
     bias: Callable[..., nn.Module] | None = None
     by_layer: bool = False
@@ -341,11 +343,11 @@ def skew(x: Float[Array, "*H T N"]) -> Float[Array, "*H T S"]:
 
 POSITIONS = {
     "sinusoidal": PositionKind(vectors=sinusoids, even="d_model"),
-    "learned": PositionKind(learned=True),
+    "learned": PositionKind(learned=True, bound="max_length"),
     "sincos_2d": PositionKind(places=sincos_2d, even="d_model", of=4),
     "sine_2d": PositionKind(places=sine_2d, even="d_model", of=4),
     "learned_2d": PositionKind(places=learned_2d, most=_SIDE, even="d_model"),
-    "rotary": PositionKind(rotation=rotation, even="head_dim"),
+    "rotary": PositionKind(rotation=rotation, bound="rotary_scaling", even="head_dim"),
     "relative": PositionKind(bias=RelativeBias),
     "relative_by_layer": PositionKind(bias=RelativeBias, by_layer=True),
     "distance": PositionKind(bias=DistanceVectors, distances=True, even="d_model"),
