@@ -381,7 +381,7 @@ def _head(params, x, config):
         return _capped(_tokens(params, "", x, config) + weights["logits_bias"], config)
     if config.head == "classes":
         x = np.tile(_pool(x, config), (len(x), 1))
-    layers = {"pooler": np.tanh, "relu_pooler": lambda y: np.maximum(y, 0)}
+    layers = {"pooler": np.tanh, "relu_pooler": lambda y: np.maximum(y, 0), "gelu_pooler": _gelu}
     if config.head == "classes" and config.pooling in layers:
         weights = params["label_head"]
         x = layers[config.pooling](x @ weights["transform"] + weights["transform_bias"])

@@ -87,7 +87,7 @@ def cases():
     for activation in ACTIVATIONS:
         config = tiny.config(**tiny.SHAPES[next(kinds)], activation=activation)
         yield pytest.param(config, id=activation, marks=pytest.mark.long)
-    for pooling in ("pooler", "relu_pooler"):
+    for pooling in ("pooler", "relu_pooler", "gelu_pooler"):
         pooler = tiny.SHAPES["first_classes"] | dict(pooling=pooling)
         yield pytest.param(tiny.config(**pooler), id=pooling)
 

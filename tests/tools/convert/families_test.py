@@ -163,6 +163,7 @@ REFUSED = [
     ("gpt_neo", dict(num_layers=6, num_heads=4, attention_types=[[["global"], 5]]), "names 5"),
     ("opt", dict(ffn_dim=96, word_embed_proj_dim=0), "word_embed_proj_dim=0 is not made of whole"),
     ("opt", dict(ffn_dim=96, layer_norm_elementwise_affine=False), "elementwise_affine=False has"),
+    ("electra", dict(embedding_size=16), "embedding_size=16 has no counterpart here, only 64"),
     ("roberta", dict(pad_token_id=0), "pad_token_id=0 has no counterpart"),
     ("roberta", dict(position_embedding_type="relative_key"), "'relative_key' has no counterpart"),
     ("modernbert", dict(norm_bias=True), "norm_bias=True has no counterpart"),

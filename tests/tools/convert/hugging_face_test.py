@@ -92,6 +92,7 @@ OPT = _named(
     word_embed_proj_dim=64,
 )
 ROBERTA = BERT | dict(max_position_embeddings=42)
+ELECTRA = BERT | dict(embedding_size=64)
 DISTILBERT = _named("vocab_size dim hidden_dim n_heads", max_position_embeddings=40, n_layers=3)
 BART = {k: v for k, v in MARIAN.items() if not k.endswith("id")} | dict(
     activation_function="gelu", pad_token_id=1, eos_token_id=2, decoder_start_token_id=2
@@ -167,6 +168,7 @@ CLASSES = {
     "xlm-roberta": "XLMRobertaForMaskedLM",
     "camembert": "CamembertForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
+    "electra": "ElectraForMaskedLM",
     "t5": "T5ForConditionalGeneration",
     "mt5": "MT5ForConditionalGeneration",
     "umt5": "UMT5ForConditionalGeneration",
@@ -280,6 +282,7 @@ MODELS = {
     ),
     "roberta": (ROBERTA, {"model.norm_epsilon": 1e-12}),
     "distilbert": (DISTILBERT, {"model.norm_epsilon": 1e-5}),
+    "electra": (ELECTRA, {"model.activation": "gelu_tanh"}),
     "mt5": (T5, {"model.embedding_scale": None}),
     "mt5, tied": (T5, {"model.embedding_scale": None}),
     "umt5": (T5, {"model.embedding_scale": 1.0}),
@@ -288,7 +291,7 @@ MODELS = {
     "m2m_100": (BART, {"model.embedding_scale": 1.0}),
     "pegasus": (BART | {"decoder_start_token_id": 0}, {"model.activation": "relu"}),
 }
-ENCODERS = "bert", "roberta", "distilbert", "modernbert"
+ENCODERS = "bert", "roberta", "distilbert", "electra", "modernbert"
 # Of each family one, with its windows and patterns of layers; and one whose tokens are not all
 # written, one of many ends.
 WRITERS = [name for name in MODELS if name not in ENCODERS and "," not in name]

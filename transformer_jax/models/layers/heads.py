@@ -180,4 +180,5 @@ POOLINGS = {
     "first": Pooling(_first),
     "pooler": Pooling(_first, jnp.tanh),  # of BERT
     "relu_pooler": Pooling(_first, jax.nn.relu),  # of DistilBERT
+    "gelu_pooler": Pooling(_first, gelu),  # of ELECTRA
 }

@@ -26,7 +26,7 @@ FAMILIES: dict[str, Family] = {
         *(llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, llama.SMOLLM3, llama.PHI3),
         *(gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, olmo.OLMO, olmo.OLMO2, olmo.OLMO3),
         *(bert.BERT, bert.ROBERTA, bert.XLM_ROBERTA, bert.CAMEMBERT),
-        *(bert.DISTILBERT, modernbert.MODERNBERT),
+        *(bert.DISTILBERT, bert.ELECTRA, modernbert.MODERNBERT),
         *(t5.T5, t5.MT5, t5.UMT5, marian.MARIAN, bart.BART, bart.MBART, bart.M2M_100, bart.PEGASUS),
         *(vit.VIT, detr.DETR),
     )

@@ -82,6 +82,15 @@ _DISTILBERT = _Names(
     pooling="relu_pooler",
     types=False,
 )
+_ELECTRA = _Names(
+    "electra",
+    "electra.encoder.layer.{}",
+    _LAYER,
+    ("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
+    pooler="classifier.dense",
+    labels="classifier.out_proj",
+    pooling="gelu_pooler",
+)
 
 
 def _pooling(names: _Names, theirs: Settings, ours: Values) -> Values:
@@ -283,4 +292,28 @@ DISTILBERT = _family(
     },
     unread=("pre_classifier.*", "classifier.*", "qa_outputs.*"),
     idle=("*_dropout", "sinusoidal_pos_embds"),
+)
+# Clark et al. 2020: the discriminator, but for its head. Tables that are narrower than the stream,
+# as those of small ones, are refused.
+ELECTRA = _family(
+    "electra",
+    "Electra",
+    _ELECTRA,
+    _HEADS,
+    sizes=(
+        Setting("max_position_embeddings", "max_length"),
+        Setting("hidden_size embedding_size", "d_model"),
+        *SIZES[1:],
+        Setting("layer_norm_eps", "norm_epsilon", 1e-12),
+        *_RATES,
+    ),
+    theirs=_BERT_THEIRS,
+    head="generator_lm_head",
+    read=functools.partial(_pooling, _ELECTRA),
+    write=lambda ours: {"type_vocab_size": _TYPES},
+    also=lambda ours: {
+        "pooling": ("gelu_pooler" if ours["head"] == "classes" else "first",),
+    },
+    unread=("discriminator_predictions.*", "classifier.*", "qa_outputs.*", "sequence_summary.*"),
+    idle=("summary_*", "type_vocab_size"),
 )

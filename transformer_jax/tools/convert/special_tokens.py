@@ -12,8 +12,9 @@ from transformer_jax.tools.convert.safetensors import read_json
 
 _FILES = "config.json", "generation_config.json", TOKENIZER_CONFIG
 # What a tokenizer_config.json may leave unsaid: BERT's class of tokenizers has these by default.
+_OF_BERT = {f"{kind}_token": f"[{kind.upper()}]" for kind in ("pad", "sep", "cls", "unk", "mask")}
 _BY_DEFAULT = {
-    "bert": {f"{kind}_token": f"[{kind.upper()}]" for kind in ("pad", "sep", "cls", "unk", "mask")},
+    **dict.fromkeys(("bert", "distilbert", "electra"), _OF_BERT),
     "gpt2": dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
 }
 # What export takes over of a tokenizer_config.json; tokenizer.json has the rest.
