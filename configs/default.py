@@ -173,16 +173,18 @@ def _data() -> Config:
     # "embedded": the generated English-German grammar; "bigram_copy": words drawn from a Markov
     # chain, each 16 of them followed by their copy; "backcopy": the same chain, but after three of
     # its words comes the one before them; "repeat": drawn words, repeated at a distance that
-    # differs by piece (of 64); "tfds": a set of the TFDS catalogue; "text": two parallel files, a
-    # sentence a line (for language models plain text files); "scan": files of the SCAN task; "tsv":
-    # tab-separated columns; "labelled": lines "LABEL sentence"; "conll": a word and its tag a line;
-    # "conllu": CoNLL-U; "json": a JSON object a line; "parquet": Parquet; "babi", "squad" (also
-    # XQuAD), "fairytaleqa": questions in the formats of these sets. Of images "folder": files in
+    # differs by piece (of 64); "zipf": keys, some far rarer than others, and their answers (pieces
+    # of 63); "tfds": a set of the TFDS catalogue; "text": two parallel files, a sentence a line
+    # (for language models plain text files); "scan": files of the SCAN task; "tsv": tab-separated
+    # columns; "labelled": lines "LABEL sentence"; "conll": a word and its tag a line; "conllu":
+    # CoNLL-U; "json": a JSON object a line; "parquet": Parquet; "babi", "squad" (also XQuAD),
+    # "fairytaleqa": questions in the formats of these sets. Of images "folder": files in
     # data.dir/SPLIT/LABEL; "digits": scikit-learn's, of 8x8 pixels; and "parquet" and "tfds"; with
     # boxes "scenes": generated; "coco": COCO's JSON; "voc": Pascal VOC's folders.
     data.source = "embedded"
     data.dir = ""  # folder of the data set's own files (of the sources that read files)
-    # In the catalogue, as "wmt14_translate/de-en" ("tfds"); "shapes" or "digits" ("scenes").
+    # In the catalogue, as "wmt14_translate/de-en" ("tfds"); "shapes" or "digits" ("scenes"); the
+    # exponent of frequencies, as "0.5" ("zipf").
     data.name = ""
     data.cache_dir = "~/.cache/transformer_jax"  # prepared data sets, tokens, compiled programs
     data.source_language = "en"  # the suffix of text files, a feature or a field of others

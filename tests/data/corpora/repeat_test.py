@@ -8,9 +8,9 @@ import pytest
 from transformer_jax.data.corpora import backcopy, bigram, repeat
 
 
-def pieces(corpus, split: str) -> np.ndarray:
-    """The whole pieces (n, 64) of a split, by the numbers of their words: all but the last."""
-    words = corpus.text(split).split(" ")
+def pieces(corpus, split: str, *of: str) -> np.ndarray:
+    """The whole pieces (n, T) of a split, by the numbers of their words: all but the last."""
+    words = corpus.text(split, *of).split(" ")
     assert len(words) == corpus.SPLITS[split] * corpus.LENGTH - 1
     numbers = {word: number for number, word in enumerate(corpus.WORDS)}
     whole = [numbers[word] for word in words[: 1 - corpus.LENGTH]]

@@ -8,7 +8,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.data.toy import source_settings
-from transformer_jax.data.corpora import backcopy, bigram, grammar, repeat
+from transformer_jax.data.corpora import backcopy, bigram, grammar, repeat, zipf
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import Examples, concatenate
 from transformer_jax.data.read.sources import LABELLED, NUMBERS, PAIRS, SOURCES, TAGGED, TEXTS
@@ -91,7 +91,7 @@ def folder(tmp_path_factory):
     parquet.write_table(table, folder / "parquet" / "train")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grammar, "COUNTS", {"train": 20})
-        for corpus in (backcopy, bigram, repeat):
+        for corpus in (backcopy, bigram, repeat, zipf):
             patch.setattr(corpus, "SPLITS", {"train": 3})
         yield folder
 
@@ -110,6 +110,7 @@ def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
         "embedded": FEATURES.get(columns, {}),
         "tfds": {"name": "toy_translation"} | TOY_FEATURES.get(columns, {}),
         "conllu": {"label_feature": "upos"},
+        "zipf": {"name": "0.5"},
         "json": FIELDS.get(columns, {}),
         "parquet": FIELDS.get(columns, {}),
     }.get(source, {})
@@ -194,10 +195,16 @@ def test_a_source_that_does_not_yield_the_columns_names_those_that_do(tmp_path, 
             sources.find_files(source_settings(source, tmp_path), columns, ("train",))
 
 
-@pytest.mark.parametrize("source", ["bigram_copy", "backcopy", "repeat"])
+@pytest.mark.parametrize("source", ["bigram_copy", "backcopy", "repeat", "zipf"])
 def test_an_unknown_split_of_a_generated_language_is_refused(source, tmp_path):
     with pytest.raises(ValueError, match=f"'{source}' has no split 'dev'.* splits are train"):
         load(source, tmp_path, ("dev",), TEXTS)
+
+
+@pytest.mark.parametrize("name", ["", "half", "0", "-1", "inf", "nan"])
+def test_an_exponent_that_is_no_number_above_0_is_refused(name, tmp_path):
+    with pytest.raises(ValueError, match=f"data.name='{name}' is no exponent .* above 0"):
+        load("zipf", tmp_path, ("train",), TEXTS, name=name)
 
 
 def test_files_are_found_before_they_are_read(tmp_path):

@@ -9,6 +9,7 @@ text lacks its last word: the end-of-sentence token, which ends every text, take
 """
 
 import string
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -82,7 +83,7 @@ def text(split: str) -> str:
     return joined(np.concatenate([half, half], axis=1), WORDS)
 
 
-def joined(pieces: Int64[np.ndarray, "B T"], words: str) -> str:
+def joined(pieces: Int64[np.ndarray, "B T"], words: Sequence[str]) -> str:
     """Pieces of the numbers of words as a text, without the last word (see above)."""
     return " ".join(np.array(list(words))[pieces.ravel()[:-1]].tolist())
 

@@ -40,7 +40,7 @@ class SourceSettings:
     source: a key of `sources.SOURCES`.
     dir: folder of the files, where the source has files.
     name: in TFDS's catalogue, such as "wmt14_translate/de-en" ("tfds"), or of what is drawn
-        ("scenes").
+        ("scenes"), or an exponent ("zipf").
     source_language, target_language: endings of parallel files ("text"), features ("tfds") or
         fields ("json", "parquet").
     text_feature, label_feature: features ("embedded", "tfds"), columns ("tsv"; "conllu": the

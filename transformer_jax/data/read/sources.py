@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from transformer_jax.data.corpora import backcopy, bigram, grammar, repeat, scenes
+from transformer_jax.data.corpora import backcopy, bigram, grammar, repeat, scenes, zipf
 from transformer_jax.data.read import boxes, embedded, open_file, parse, pictures, questions
 from transformer_jax.data.read.examples import Examples, SourceSettings, as_text, gathered
 from transformer_jax.data.read.features import KEYS
@@ -105,8 +105,11 @@ def _documents(path: Path, separator: str, *, skip_bad: bool) -> Iterator[tuple]
     return ((text,) for text in open_file.read_documents(path, separator, skip_bad=skip_bad))
 
 
-def _pieces(corpus: Any) -> dict[Columns, Generated]:
-    """Reads the text of a generated language, a module of `corpora`, whose SPLITS have names."""
+def _pieces(corpus: Any, *reads: str) -> dict[Columns, Generated]:
+    """Reads the text of a generated language, a module of `corpora`, whose SPLITS have names.
+
+    reads: the settings that the language depends on.
+    """
 
     def read(settings: SourceSettings, splits: tuple[str, ...], _: Columns) -> Iterator[Examples]:
         for split in splits:
@@ -115,9 +118,9 @@ def _pieces(corpus: Any) -> dict[Columns, Generated]:
                     f"data.source={settings.source!r} has no split {split!r}, which data.train, "
                     f"data.validation or data.test names; its splits are {', '.join(corpus.SPLITS)}"
                 )
-            yield {"text": [corpus.text(split)]}
+            yield {"text": [corpus.text(split, *(getattr(settings, name) for name in reads))]}
 
-    return {TEXTS: Generated(read, lambda settings: sorted(corpus.SPLITS.items()))}
+    return {TEXTS: Generated(read, lambda settings: sorted(corpus.SPLITS.items()), reads)}
 
 
 def _with_texts(columns: Columns, files: Files) -> dict[Columns, Files]:
@@ -158,6 +161,8 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     "backcopy": _pieces(backcopy),
     # Words drawn alike, and then repeated at a distance that differs by piece.
     "repeat": _pieces(repeat),
+    # Keys whose frequencies are a power of their rank, each with an answer of its own distribution.
+    "zipf": _pieces(zipf, "name"),
     # Generated pictures of objects, as many as a split names.
     "scenes": {
         columns: Generated(boxes.read_scenes, lambda settings: scenes.VERSION, ("name",))
