@@ -5,7 +5,7 @@ loss that is missing (None or NaN) is that of a training that diverged.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +63,43 @@ def optimum(losses: Mapping[float, float | None]) -> Optimum:
         a, b, _ = np.polyfit(x[first : last + 1], values[first : last + 1], 2)
     at = -b / (2 * a) if a > 0 else x[least]
     return Optimum(float(np.clip(at, x[first], x[last])), loss, inside)
+
+
+def searched(
+    train: Callable[[float, int], float], start: float, most: int, fresh: int
+) -> list[Row]:
+    """Rows {kind, learning_rate, seed, loss}: a search with seed 0, and fresh seeds at its best.
+
+    The search takes octaves: the start, one on each side, and on beyond the edge where the least
+    loss is, until that lies inside or `most` rates are trained (1: the start alone).
+
+    Args:
+      train: (learning rate, seed) -> the last loss, NaN where training diverged.
+      fresh: how many seeds, from 1 on, are trained at the rate of the least loss, of kind "fresh".
+    """
+
+    def least(losses: Mapping[float, float]) -> float:
+        return min(
+            sorted(losses), key=lambda rate: losses[rate] if _is_loss(losses[rate]) else math.inf
+        )
+
+    losses = {rate: train(rate, 0) for rate in (start, start / 2, start * 2)[:most]}
+    while len(losses) < most and (best := least(losses)) in (min(losses), max(losses)):
+        beyond = best / 2 if best == min(losses) else best * 2
+        losses[beyond] = train(beyond, 0)
+    best = least(losses)
+    rows = [("search", rate, 0, loss) for rate, loss in losses.items()]
+    rows += [("fresh", best, seed, train(best, seed)) for seed in range(1, fresh + 1)]
+    return [dict(zip(("kind", "learning_rate", "seed", "loss"), row, strict=True)) for row in rows]
+
+
+def at_edge(rows: Iterable[Row]) -> bool:
+    """Whether the best rate of a search, as of `searched`, is its least or its largest one."""
+    searched, fresh = (
+        {row["learning_rate"] for row in own}
+        for own in ([row for row in rows if row["kind"] == kind] for kind in ("search", "fresh"))
+    )
+    return bool(fresh & {min(searched), max(searched)})
 
 
 def optima(rows: Iterable[Row]) -> dict[int, Optimum]:

@@ -255,6 +255,17 @@ def difference(
     return Estimate(float(a.mean() - b.mean()), error, deviation.freedom)
 
 
+def verdict(found: Estimate, line: float = 0.0) -> str:
+    """ "held" of what is at most the line, "contradicted" beyond two standard errors above it, and
+    "undecided" between, and of what has no standard error.
+    """
+    if not (math.isfinite(found.value) and math.isfinite(found.error)):
+        return "undecided"
+    if found.value <= line:
+        return "held"
+    return "contradicted" if found.value - line > 2 * found.error else "undecided"
+
+
 def parting(metrics: Iterable[Row], others: Iterable[Row], tolerance: float = 0.0) -> int | None:
     """The first step at which both runs logged a train/loss and these differ by more.
 

@@ -105,6 +105,13 @@ class Trainings:
         """Nats a token, without label smoothing and z-loss."""
         return self.run.trained(params).losses(self._validation)["token_loss"]
 
+    def loss(self, learning_rate: float | Callable[[int], float], seed: int) -> float:
+        """The validation loss after the last step; NaN where training diverged."""
+        for made in self.steps(learning_rate, seed):
+            if made.step == self.run.train.steps:
+                return self.validation_loss(made.state.evaluated)
+        return math.nan
+
     @functools.cached_property
     def _validation(self) -> Any:
         return self.run.data.split("validation")

@@ -1,0 +1,105 @@
+"""Searches of rates, tokens to a loss, critical batches, the noise of made gradients, verdicts."""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.batch_size import measure, report
+from experiments.harness import rates, results
+from tests.experiments import tiny
+from transformer_jax.tools.reports.intervals import Estimate
+
+
+@pytest.mark.parametrize("best", [0.25, 1.0, 3.0, 9.0, 1_000.0])
+def test_a_search_goes_on_until_the_best_rate_lies_inside_and_leaves_the_rest_to_fresh_seeds(best):
+    trained = []
+
+    def train(rate, seed):
+        trained.append((rate, seed))
+        return math.nan if rate > 64 else math.log(rate / best) ** 2 + seed
+
+    rows = rates.searched(train, 1.0, 6, 2)
+    assert [(row["learning_rate"], row["seed"]) for row in rows] == trained
+    search, fresh = ([row for row in rows if row["kind"] == kind] for kind in ("search", "fresh"))
+    octaves = np.diff(sorted(math.log2(row["learning_rate"]) for row in search))
+    np.testing.assert_allclose(octaves, 1)
+    nearest = min((row["learning_rate"] for row in search), key=lambda r: abs(math.log(r / best)))
+    assert {row["learning_rate"] for row in fresh} == {nearest}
+    assert [row["seed"] for row in fresh] == [1, 2]
+    assert rates.at_edge(rows) == (best == 1_000)
+    assert len(search) == {0.25: 5, 1.0: 3, 3.0: 5, 9.0: 6, 1_000.0: 6}[best]
+
+
+def test_where_every_rate_diverges_a_search_goes_down_and_its_seeds_have_no_loss():
+    rows = rates.searched(lambda rate, seed: math.nan, 1.0, 4, 1)
+    assert [row["learning_rate"] for row in rows] == [1, 0.5, 2, 0.25, 0.25]
+
+
+def test_a_verdict_is_undecided_within_two_errors_beyond_the_line():
+    for value, said in ((-1, "held"), (0.5, "held"), (0.6, "undecided"), (0.8, "contradicted")):
+        assert results.verdict(Estimate(value, 0.1, 5), 0.5) == said
+    assert results.verdict(Estimate(math.nan, math.nan, 0)) == "undecided"
+    assert results.verdict(Estimate(0.4, math.nan, 0), 0.5) == "undecided"
+
+
+def test_a_critical_batch_takes_a_fifth_more_tokens_than_the_best():
+    # tokens = 100 (1 + batch / 80): those of 16 are 1.2 times those of 0, and 1.2 / 1.05 of 4.
+    sizes = [2.0**n for n in range(-4, 9)]
+    found = report.critical_batch({size: 100 * (1 + size / 80) for size in sizes})
+    assert found == pytest.approx(80 * (1.2 * (1 + sizes[0] / 80) - 1), rel=0.05)
+    assert math.isnan(report.critical_batch({4: 100, 16: 110}))
+    assert report.critical_batch({4: 100, 16: 110, 64: math.inf}) == 16
+    assert report.critical_batch({4: 150, 16: 100, 64: 120.0001}) == pytest.approx(64, rel=1e-3)
+
+
+def test_tokens_to_a_loss_lie_between_readings_on_the_log():
+    losses = {1_000: 3.0, 2_000: 2.5, 4_000: 2.0}
+    assert report.tokens_to(losses, 2.5) == 2_000
+    assert report.tokens_to(losses, 2.25) == pytest.approx(2_000 * 2**0.5)
+    assert report.tokens_to(losses, 3.5) == 1_000
+    assert report.tokens_to(losses, 1.75) == pytest.approx(4_000 * 2**0.5)
+    assert report.tokens_to({1_000: 2.0, 2_000: 2.1}, 1.9) == report.tokens_to({}, 1.9) == math.inf
+
+
+def losses(**means):
+    """Of arms by size, with a deviation of 0.001."""
+    return {
+        (arm, batch): [mean - 0.001, mean + 0.001]
+        for arm, own in means.items()
+        for batch, mean in own.items()
+    }
+
+
+def test_verdicts_of_half_lives_follow_the_lines_of_the_protocol():
+    short, middle, long = {1: 2.1, 16: 2.0}, {1: 2.0, 16: 2.1}, {1: 2.2, 16: 2.2}
+    arms = {"0.95": {1: 2.06, 16: 2.0}, "s": short, "m": middle, "l": long}
+    text, numbers = report._half_lives(losses(**arms))
+    assert text.count("**held**") == 3 and numbers["half_life/steps_apart"] == 1
+    far = {"0.95": {1: 2.01, 16: 2.0}, "s": short, "m": long, "l": {1: 2.05, 16: 2.3}}
+    text, _ = report._half_lives(losses(**far))
+    assert text.count("**contradicted**") == 3
+    # Far apart, but what lies between is as good as either.
+    text, _ = report._half_lives(losses(**far | {"m": {1: 2.0505, 16: 2.0005}}))
+    assert "all sizes*: **undecided**" in text
+    alone = {key: [mean] for key, (mean, _) in losses(**arms).items()}
+    assert report._half_lives(alone)[0].count("contradicted") == 0
+
+
+def test_what_sgd_loses_has_to_count_where_batches_are_large():
+    arms = {"adamw": {1: 2.0, 256: 2.2}, "adafactor": {1: 2.0, 256: 2.2}}
+    for sgd, said in (({1: 2.1, 256: 3.0}, "held"), ({1: 2.5, 256: 3.0}, "contradicted"),
+                      ({1: 2.0, 256: 2.2}, "undecided")):  # fmt: skip
+        assert f"**{said}**" in report._gaps(losses(sgd=sgd, **arms))[0]
+
+
+@pytest.mark.long
+def test_a_batch_of_copies_of_one_row_has_no_noise(tmp_path):
+    config = tiny.config(tmp_path, 10, {}, "abcdefgh" * 200)
+    with tiny.shared(measure, config):
+        rows = measure.measure(config, tmp_path, part="noise", rate=0.01, batches=2, fresh=2)
+    assert [(row["seed"], row["step"]) for row in rows] == [
+        (s, n) for s in (0, 1) for n in (1, 3, 6, 10)
+    ]
+    for row in rows:
+        assert abs(row["trace"]) < 1e-3 * row["square"]
