@@ -61,7 +61,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     best = min(others, key=lambda name: _least(arms[name, steps, "yes"]))
     text, numbers = _lines(losses, ups, best, steps)
     numbers |= {f"speed_up/{name}": up.value for name, up in ups.items()}
-    numbers |= {"best": ups[best].value, "best/error": ups[best].error}
+    error = math.nan if _is_end(ups[best], losses, steps) else ups[best].error
+    numbers |= {"best": ups[best].value, "best/error": error}
     results.write_summary(out, {f"d{width}/{name}": value for name, value in numbers.items()})
     figure = figures.lines(
         [row for own in fresh.values() for row in own if row["tuned"] == "yes"],
@@ -167,8 +168,14 @@ def _lines(
 
     swap, inflated, middle = (bootstrap(x, losses) for x in (swaps, inflation, median))
     complete = len(claimed) == len(_CLAIMED) and math.isfinite(middle.value)
+    faster = _least_of(ups[best], _FASTER)
+    if faster != "held" and _is_end(ups[best], losses, steps):
+        faster = "undecided"
+    slower = _least_of(inflated, _INFLATED)
+    if slower != "held" and _is_end(inflated, losses, steps, "no"):
+        slower = "undecided"
     text = (
-        f"*The best optimizer is faster*: **{_least_of(ups[best], _FASTER)}**; {best}, "
+        f"*The best optimizer is faster*: **{faster}**; {best}, "
         f"{_shown(ups[best])} times.\n\n"
         f"*Those that are said to be faster are so by less than 1.4 times in the median*: "
         f"**{results.verdict(middle, _MEDIAN) if complete else 'undecided'}**; "
@@ -176,10 +183,16 @@ def _lines(
         f"*Ranks swap while the rate decays*: **{_least_of(swap, _SWAPPED)}**; {_shown(swap)} of "
         f"the pairs.\n\n"
         f"*AdamW that is not tuned makes others look faster*: "
-        f"**{_least_of(inflated, _INFLATED)}**; it takes {_shown(inflated)} times the steps to "
+        f"**{slower}**; it takes {_shown(inflated)} times the steps to "
         f"tuned AdamW's loss."
     )
     return text, {"median": middle.value, "swapped": swap.value, "inflated": inflated.value}
+
+
+def _is_end(found: Estimate, losses: _Losses, steps: int, tuned: str = "yes") -> bool:
+    """Whether a ratio of steps is where AdamW's curve ends, and so a bound."""
+    most = max(at for name, at, how in losses if (name, how) == ("adamw", tuned))
+    return found.value > 0.999 * most / steps
 
 
 def _least_of(found: Estimate, line: float) -> str:
