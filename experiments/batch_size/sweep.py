@@ -11,7 +11,7 @@ HALF_LIVES = [3e3, 3e4, 3e5]  # tokens
 # Where the searches of learning rates start, at 16 rows.
 OPTIMIZERS = {"adamw": RATE, "sgd": 0.5, "adafactor": 3e-2}
 WIDTHS = [16, 32, 64]
-TARGETS = [250_000, 500_000, 1_000_000]  # tokens after which the best batch sets the loss
+TARGETS = [200_000, 400_000, 800_000]  # tokens after which the best batch sets the loss
 
 
 def _run(
@@ -121,7 +121,7 @@ def critical(quick: bool) -> list[Run]:
             model__d_ff=4 * width,
             optimizer__schedule="constant",
             **_beta2(HALF_LIVES[1]),
-            train__ema_decay=0.5 ** (batch * LENGTH / (targets[0] / 5)),
+            train__ema_decay=0.5 ** (batch * LENGTH / (targets[0] / 4)),
         )
         for width in (WIDTHS[:2] if quick else WIDTHS)
         for batch in ([4, 16] if quick else [4, 16, 64, 256])
