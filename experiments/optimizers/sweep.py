@@ -6,7 +6,7 @@ from experiments.harness.small import CONFIG, text
 from experiments.harness.sweep import Run
 
 STEPS = 500
-HORIZONS = [250, 1_000, 2_000]  # of AdamW besides, tuned and not
+HORIZONS = [250, 1_000, 2_000]  # of tuned AdamW besides; of untuned 1,000
 UNTUNED = 3e-4  # a learning rate that is often taken, with a weight decay of 0.1
 _OF_ADAM = {"optimizer.beta2": 0.95}
 _NO_BETA2 = {"optimizer.beta2": 0.98}  # the default's, where it has no effect
@@ -43,18 +43,19 @@ def _run(
     )
 
 
-_FRESH = {32: 4, 64: 4, 128: 2}  # seeds that have chosen nothing
+_FRESH = {32: 3, 64: 3, 128: 2}  # seeds that have chosen nothing
 
 
-def _width(width: int, horizons: list[int], quick: bool) -> list[Run]:
+def _width(width: int, horizons: list[int], tried: int, quick: bool) -> list[Run]:
+    """tried: how many weight decays each optimizer has."""
     names = ["adamw", "muon", "sgd"] if quick else list(OPTIMIZERS)
     horizons = [STEPS, *(horizons[:1] if quick else horizons)]
     arms = [(name, STEPS) for name in names] + [("adamw", steps) for steps in horizons[1:]]
     tuned = []
     for name, steps in arms:
         rate, _ = OPTIMIZERS[name]
-        decays = [share / rate for share in (SHARES[:2] if quick else SHARES)]
-        search = {"start": rate, "most": 3 if quick else 5, "decays": decays}
+        decays = [share / rate for share in SHARES[: 2 if quick else tried]]
+        search = {"start": rate, "most": 3 if quick else 4, "decays": decays}
         tuned.append(_run(quick, width, name, steps, {"tuned": "yes"}, search))
     untuned = [
         _run(
@@ -62,24 +63,24 @@ def _width(width: int, horizons: list[int], quick: bool) -> list[Run]:
             {"start": UNTUNED, "most": 1, "decays": [0.1]},
         )
         for steps in horizons
-        if steps >= STEPS
+        if STEPS <= steps <= 2 * STEPS
     ]  # fmt: skip
     return tuned + untuned
 
 
 def d32(quick: bool) -> list[Run]:
     """d_model 32."""
-    return _width(32, HORIZONS, quick)
+    return _width(32, HORIZONS, len(SHARES), quick)
 
 
 def d64(quick: bool) -> list[Run]:
     """d_model 64."""
-    return _width(64, HORIZONS, quick)
+    return _width(64, HORIZONS, len(SHARES), quick)
 
 
 def d128(quick: bool) -> list[Run]:
-    """d_model 128: two fresh seeds, and AdamW to 1,000 steps."""
-    return _width(128, HORIZONS[:2], quick)
+    """d_model 128: one weight decay, two fresh seeds, and AdamW to 1,000 steps."""
+    return _width(128, HORIZONS[:2], 1, quick)
 
 
 SWEEPS = {"d32": d32, "d64": d64, "d128": d128}
