@@ -397,7 +397,6 @@ def load_parameters(
 
     Raises ValueError when shapes, dtypes or structure differ from `abstract_params`.
     """
-
     asked = arrays.map_paths(lambda _, leaf: leaf.update(dtype=dtype), abstract_params)
 
     def load(folder: Path, asked: PyTree = abstract_params) -> PyTree:
