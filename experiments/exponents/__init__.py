@@ -1,0 +1,3 @@
+"""Which exponents of scaling are there on data whose entropy and exponent are known?"""
+
+SUBJECT = "data"

@@ -1,0 +1,295 @@
+"""Best sizes by budget, what the data's exponent is, and whether curves of sizes are one."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.exponents import fits
+from experiments.exponents.fits import Size
+from experiments.harness import figures, rates, results
+from experiments.harness.results import Finished, Row
+from transformer_jax.tools.reports.intervals import Estimate
+
+_HALF, _LARGE = 0.5, 0.6  # exponents of the best size
+_NEAR = 0.05  # of the data's exponent
+_LAST = 0.5  # share of the steps, from which on curves are compared
+_ONE, _APART = 1.0, 2.0  # of the deviation between sizes over that between seeds
+_DRAWS = 1_000
+
+
+class Interval(NamedTuple):
+    """A number, and where 95 % of it lie when the losses are drawn anew; NaN where unknown."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        known = math.isfinite(self.value)
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})" if known else "not known"
+
+
+def report(runs: Sequence[Finished], out: Path) -> str:
+    """The part's table, what its lines say, and its figure."""
+    rows = results.rows(runs)
+    if rows[0]["part"] == "ladder":
+        results.write_csv(out / "ladder.csv", rows)
+        return _ladder(rows, out)
+    name = "grid" if len({row["a"] for row in rows}) == 1 else "data"
+    results.write_csv(out / f"{name}.csv", rows)
+    return (_grid if name == "grid" else _data)(rows, out)
+
+
+# {(arm, ...): {tokens: excess of each fresh seed}}, of positive ones.
+_Excess = Mapping[tuple, Mapping[int, np.ndarray]]
+
+
+def _excess(rows: Sequence[Row], *columns: str) -> dict[tuple, dict[int, np.ndarray]]:
+    fresh = [row for row in rows if row["kind"] == "fresh"]
+    return {
+        key: {
+            tokens: np.array([math.nan if r["excess"] is None else r["excess"] for r in own])
+            for (tokens,), own in results.group(of_arm, "tokens").items()
+        }
+        for key, of_arm in results.group(fresh, *columns).items()
+    }
+
+
+def drawn(number: Callable[[dict], float], excess: _Excess) -> Interval:
+    """A number of mean losses, and its interval where these are drawn anew.
+
+    The log of each is drawn with the deviation of seeds that all cells have together: two seeds of
+    a cell know too little to be drawn from themselves.
+    """
+    logs = {(key, n): np.log(own) for key, cells in excess.items() for n, own in cells.items()}
+    deviation = results.pooled_deviation(logs.values()).value
+    rng = np.random.default_rng(0)
+
+    def once(scale: float) -> float:
+        found: dict[tuple, dict[int, float]] = {}
+        for (key, n), own in logs.items():
+            noise = scale * rng.standard_normal() / math.sqrt(own.size) if scale else 0.0
+            found.setdefault(key, {})[n] = math.exp(own.mean() + noise)
+        return number(found)
+
+    value = once(0.0)
+    if not math.isfinite(deviation):
+        return Interval(value, math.nan, math.nan)
+    values = np.array([once(deviation) for _ in range(_DRAWS)])
+    known = values[np.isfinite(values)]
+    if known.size < 0.9 * _DRAWS:
+        return Interval(value, math.nan, math.nan)
+    low, high = np.quantile(known, (0.025, 0.975))
+    return Interval(value, float(low), float(high))
+
+
+def _grid(rows: Sequence[Row], out: Path) -> str:
+    excess = _excess(rows, "corrected", "width")
+    of_width = {row["width"]: row for row in rows}
+
+    def sizes(
+        means: Mapping[tuple, Mapping[int, float]], corrected: bool, head: bool
+    ) -> list[Size]:
+        found = []
+        for (which, width), own in means.items():
+            row = of_width[width]
+            # Embeddings have parameters and no products.
+            parameters = row["layers"] + (2 * row["vocabulary"] * width if head else 0)
+            flops = row["flops"] - (0 if head else row["head"])
+            if which == corrected:
+                found.append(Size(parameters, flops, own))
+        return found
+
+    exponents, lines = {}, []
+    for corrected in (False, True):
+        own = {key: cells for key, cells in excess.items() if key[0] == corrected}
+        for head in (False, True):
+            found = drawn(lambda m, c=corrected, h=head: fits.exponent(sizes(m, c, h)), own)
+            means = {
+                key: {n: float(np.mean(x)) for n, x in cells.items()} for key, cells in own.items()
+            }
+            best = fits.best_sizes(sizes(means, corrected, head))
+            exponents[corrected, head] = found
+            lines.append(
+                {
+                    "warm-up and rate": "in proportion, tuned" if corrected else "fixed, one",
+                    "head and embedding": "counted" if head else "left out",
+                    "exponent": str(found),
+                    "budgets": len(best),
+                    "best sizes": ", ".join(f"{n:,.0f}" for n in best.values()),
+                }
+            )
+    before, after = exponents[False, False], exponents[True, True]
+    verdict = "undecided"
+    if all(math.isfinite(x) for x in (*before, *after)):
+        held = after.low <= _HALF <= after.high and before.value > _LARGE and before.low > _HALF
+        alike = before.low <= after.value and after.high >= before.value
+        verdict = "held" if held else "contradicted" if alike else "undecided"
+    results.write_summary(
+        out,
+        {
+            f"exponent/{'corrected' if corrected else 'as it is'}/{'head' if head else 'layers'}": x
+            for (corrected, head), (x, *_) in exponents.items()
+        },
+    )
+    shown = [
+        {
+            "tokens": row["tokens"],
+            "excess": row["excess"],
+            "arm": f"{'tuned' if row['corrected'] else 'one rate'}, d_model {row['width']}",
+        }
+        for row in rows
+        if row["kind"] == "fresh" and row["corrected"]
+    ]
+    edges = _edges(rows)
+    text = (
+        f"*The exponent of the best size is that of Chinchilla once warm-up, rate and head are put "
+        f"right*: **{verdict}**; {before} before and {after} after.\n\n"
+        f"At the edge of its search: {', '.join(edges) or 'none'}."
+    )
+    figure = _falling(shown)
+    title = "Loss above the floor over tokens, by width, tuned and with a warm-up in proportion"
+    return "\n\n".join([results.table(lines), text, figures.save(figure, out, "grid", title)])
+
+
+def _edges(rows: Sequence[Row]) -> list[str]:
+    """The widths and tokens whose best rate is at the edge of its search."""
+    tuned = [row for row in rows if row["corrected"]]
+    return [
+        f"d_model {width}, {tokens:,} tokens, a = {a}"
+        for (width, tokens, a), own in results.group(tuned, "width", "tokens", "a").items()
+        if rates.at_edge(own)
+    ]
+
+
+def _falling(rows: Sequence[Row]) -> figures.Figure:
+    return figures.lines(
+        rows,
+        x="tokens",
+        y="excess",
+        by="arm",
+        xlabel="tokens",
+        ylabel="loss above the floor (nats a word)",
+        xscale="log",
+        yscale="log",
+    )
+
+
+def _data(rows: Sequence[Row], out: Path) -> str:
+    lines, verdicts, numbers = [], [], {}
+    for (a,), cells in _excess(rows, "a").items():
+        law = float(a) / (1 + float(a))
+
+        def power(means: Mapping[tuple, Mapping[int, float]]) -> float:
+            ((own),) = means.values()
+            return -float(np.polyfit(np.log([*own]), np.log([*own.values()]), 1)[0])
+
+        found = drawn(power, {(a,): cells})
+        own = [row for row in rows if row["a"] == a and row["kind"] == "fresh"]
+        floor = own[0]["loss"] - own[0]["excess"]
+        losses = {n: float(np.mean(x)) + floor for n, x in cells.items()}
+        fitted, of_fit = fits.with_floor([*losses], [*losses.values()])
+        lines.append(
+            {"a": a, "law": f"{law:.2f}", "power": str(found), "floor": f"{floor:.4f}"}
+            | {"floor, fitted": f"{fitted:.4f}", "power with it": f"{of_fit:.2f}"}
+        )
+        numbers |= {f"data/{a}": found.value, f"data/{a}/with_fitted_floor": of_fit}
+        verdicts.append(_within(found, law, _NEAR))
+    said = [x for x in ("contradicted", "undecided", "held") if x in verdicts]
+    verdict = said[0] if len(verdicts) > 1 else "undecided"
+    results.write_summary(out, numbers)
+    text = (
+        f"*The loss falls with the data by a / (1 + a)*: **{verdict}**; of each exponent: "
+        f"{', '.join(verdicts)}.\n\nAt the edge of its search: {', '.join(_edges(rows)) or 'none'}."
+    )
+    figure = _falling([row | {"arm": f"a = {row['a']}"} for row in rows if row["kind"] == "fresh"])
+    title = "Loss above the floor over tokens, by the exponent of the keys' frequencies"
+    return "\n\n".join([results.table(lines), text, figures.save(figure, out, "data", title)])
+
+
+def _within(found: Interval, line: float, most: float) -> str:
+    if not all(map(math.isfinite, found)):
+        return "undecided"
+    if abs(found.value - line) <= most:
+        return "held"
+    outside = found.low > line + most or found.high < line - most
+    return "contradicted" if outside else "undecided"
+
+
+def _ladder(rows: Sequence[Row], out: Path) -> str:
+    ratios, lines, shown = {}, [], []
+    for (arm,), own in results.group(rows, "arm").items():
+        curves = results.group(own, "width", "seed")
+        shares = [row["share"] for row in max(curves.values(), key=len)]
+        table = {
+            key: [math.nan if row["excess"] is None else row["excess"] for row in curve]
+            for key, curve in curves.items()
+        }
+        widths = sorted({width for width, _ in table})
+        ended = all(len(curve) == len(shares) for curve in table.values())
+        ratios[arm] = Estimate(math.nan, math.nan, 0)
+        if not ended:
+            lines.append({"arm": arm, "sizes over seeds": "a seed diverged"})
+            continue
+        excess = np.array([[x for (w, _), x in table.items() if w == width] for width in widths])
+        late = (np.array(shares) >= _LAST) & (np.array(shares) < 1)
+        ratios[arm] = ratio(excess, late)
+        of_sizes, of_seeds = fits.collapse(excess)[:, late].mean(axis=1)
+        lines.append(
+            {
+                "arm": arm,
+                "of sizes": f"{of_sizes:.4f}",
+                "of seeds": f"{of_seeds:.4f}",
+                "sizes over seeds": f"{ratios[arm].value:.2f} (error {ratios[arm].error:.2f})",
+            }
+        )
+        shown += [
+            {"share": share, "height": height, "width": width, "arm": arm}
+            for width, curve in zip(widths, excess.mean(axis=1), strict=True)
+            for share, height in zip(shares, curve / curve[-1], strict=True)
+        ]
+    one, *others = ratios.values()
+    verdict = "undecided"
+    if others and all(math.isfinite(x.error) for x in (one, *others)):
+        held = one.value < _ONE and all(other.value > _APART for other in others)
+        clear = all(
+            other.value - 2 * one.value > 2 * math.hypot(other.error, 2 * one.error)
+            for other in others
+        )
+        verdict = "held" if held else "undecided" if clear else "contradicted"
+    results.write_summary(out, {f"ladder/{arm}": x.value for arm, x in ratios.items()})
+    text = (
+        f"*Curves of all sizes are one, with muP and a line to 0 alone*: **{verdict}**; the "
+        f"deviation of sizes over that of seeds, from half of the steps on."
+    )
+    figure = figures.lines(
+        shown or [{"share": 1.0, "height": 1.0, "width": 0, "arm": "none"}],
+        x="share",
+        y="height",
+        by="width",
+        panel="arm",
+        xlabel="share of the steps",
+        ylabel="loss above the floor, over its last",
+        yscale="log",
+    )
+    title = "Curves of five widths, each above the floor and over its own end, by arm"
+    return "\n\n".join([results.table(lines), text, figures.save(figure, out, "ladder", title)])
+
+
+def ratio(excess: np.ndarray, late: np.ndarray) -> Estimate:
+    """The mean deviation of sizes over that of seeds, of these points; its error by the jackknife
+    over seeds."""
+
+    def number(own: np.ndarray) -> float:
+        of_sizes, of_seeds = fits.collapse(own)
+        return float(np.mean(of_sizes[late] / of_seeds[late]))
+
+    seeds = excess.shape[1]
+    if seeds < 3 or len(excess) < 2:
+        return Estimate(math.nan if seeds < 2 else number(excess), math.nan, 0)
+    without = np.array([number(np.delete(excess, seed, axis=1)) for seed in range(seeds)])
+    error = math.sqrt((seeds - 1) / seeds * float(np.sum((without - without.mean()) ** 2)))
+    return Estimate(number(excess), error, seeds - 1)

@@ -1,0 +1,97 @@
+"""Fits on made losses of known exponents, curves that are one or not, verdicts."""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.exponents import fits, measure, report
+
+ALPHA, BETA = 0.34, 0.28  # of Hoffmann et al. 2022, 2203.15556, as remembered: any do here
+
+
+def chinchilla(alpha=ALPHA, beta=BETA, sizes=7):
+    """A / N^alpha + B / D^beta by tokens, at 6 N FLOPs a token."""
+    parameters = [10_000 * 2.0**n for n in range(sizes)]
+    return [
+        fits.Size(n, 6 * n, {2**k: 20 / n**alpha + 20 / 2.0 ** (k * beta) for k in range(12, 25)})
+        for n in parameters
+    ]
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.34, 0.28), (0.3, 0.3), (0.4, 0.3)])
+def test_the_best_size_grows_with_the_budget_as_the_two_exponents_say(alpha, beta):
+    found = fits.exponent(chinchilla(alpha, beta))
+    assert found == pytest.approx(beta / (alpha + beta), abs=0.02)
+
+
+def test_a_best_size_is_that_of_the_formula_and_budgets_without_four_sizes_are_left_out():
+    for budget, best in fits.best_sizes(chinchilla()).items():
+        g = (ALPHA / BETA) ** (1 / (ALPHA + BETA))
+        assert best == pytest.approx(g * (budget / 6) ** (BETA / (ALPHA + BETA)), rel=0.12)
+    assert fits.best_sizes(chinchilla()[:3]) == {}
+    assert math.isnan(fits.exponent(chinchilla()[:3]))
+
+
+def test_a_fit_without_the_floor_finds_it_where_the_law_is_exact():
+    tokens = [2.0**k for k in range(10, 16)]
+    floor, power = fits.with_floor(tokens, [1.8 + 30 * n**-0.4 for n in tokens])
+    assert floor == pytest.approx(1.8, abs=0.01)
+    assert power == pytest.approx(0.4, abs=0.01)
+
+
+def curves(shapes, deviation):
+    """Of sizes whose heights differ, seeds and points."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(0.05, 1, 20)
+    return np.array(
+        [
+            [height * x**-power * np.exp(rng.normal(0, deviation, 20)) for _ in range(5)]
+            for height, power in zip((1.0, 0.5, 0.2, 0.1), shapes, strict=True)
+        ]
+    )
+
+
+def test_curves_of_one_shape_are_as_near_as_their_seeds_and_others_are_not():
+    late = np.linspace(0.05, 1, 20) >= 0.5
+    late[-1] = False
+    same = curves([0.3] * 4, 0.01)
+    of_sizes, of_seeds = fits.collapse(same)
+    slow = [[same[s, :, k].std(ddof=1) / same[s, :, k].mean() for s in range(4)] for k in range(20)]
+    np.testing.assert_allclose(of_seeds, np.mean(slow, axis=1))
+    assert of_sizes[-1] == pytest.approx(0, abs=1e-9)
+    one, apart = report.ratio(same, late), report.ratio(curves([0.2, 0.3, 0.4, 0.5], 0.01), late)
+    assert one.value + 2 * one.error < 1.5 < 2 < apart.value - 2 * apart.error
+    assert math.isnan(report.ratio(same[:, :2], late).error)
+
+
+def test_an_interval_holds_the_slope_that_the_losses_have():
+    rng = np.random.default_rng(1)
+    cells = {2**k: 2.0 ** (-0.3 * k) * np.exp(rng.normal(0, 0.02, 2)) for k in range(10, 16)}
+
+    def power(means):
+        ((own),) = means.values()
+        return -float(np.polyfit(np.log([*own]), np.log([*own.values()]), 1)[0])
+
+    found = report.drawn(power, {("a",): cells})
+    expected = 0.02 / math.sqrt(2) / (math.log(2) * math.sqrt(17.5))  # of least squares
+    assert found.low < 0.3 < found.high
+    assert (found.high - found.low) / 3.92 == pytest.approx(expected, rel=0.5)
+    assert math.isnan(report.drawn(power, {("a",): {n: x[:1] for n, x in cells.items()}}).low)
+
+
+def test_a_number_is_beside_a_line_where_all_of_its_interval_is():
+    for value, low, high, said in (
+        (0.35, 0.2, 0.5, "held"),
+        (0.45, 0.35, 0.55, "undecided"),
+        (0.45, 0.40, 0.5, "contradicted"),
+        (0.33, math.nan, math.nan, "undecided"),
+    ):
+        assert report._within(report.Interval(value, low, high), 1 / 3, 0.05) == said
+
+
+def test_a_schedule_warms_up_and_comes_down_to_nothing_as_far_as_it_comes():
+    line = measure.schedule(2.0, 100, 10, "line")
+    assert [line(1), line(10), line(55), line(100)] == pytest.approx([0.2, 2, 1, 0])
+    assert measure.schedule(2.0, 5, 10, "line")(5) == 1.0
+    assert measure.schedule(2.0, 100, 10, "constant")(100) == 2.0
