@@ -16,7 +16,10 @@ from transformer_jax.config.load import FREE_TO_CHANGE, flatten
 
 FOLDERS = {path.parent.name: path.parent for path in (ROOT / "experiments").glob("*/report.py")}
 SECTIONS = ["Question", "Protocol", "Results", "Conclusion", "What it does not show"]
-pytestmark = pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
+pytestmark = [
+    pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS),
+    pytest.mark.usefixtures("forget"),  # folders have rows of their own
+]
 
 
 @functools.cache
