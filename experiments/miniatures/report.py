@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
-from experiments.miniatures.sweep import LAYERS, POSITIONS, SCHEMES, TASKS
+from experiments.miniatures.sweep import HOPS, LAYERS, POSITIONS, SCHEMES, TASKS
 from transformer_jax.tools.reports.intervals import Estimate
 
 _LEARNS = 0.5  # accuracy from which on a seed counts as one that learns
@@ -123,7 +123,7 @@ def _sizes(rows: Sequence[Row]) -> _Said:
 
 def _depth(rows: Sequence[Row]) -> _Said:
     """The lines of depth; undecided without all layers and three seeds."""
-    names = int(TASKS["depo"].name.split()[0])
+    names = int(HOPS.split()[0])
     found = {
         (layers, hops): [row["accuracy"] for row in last(own, str(hops))]
         for (layers,), own in results.group(rows, "layers").items()

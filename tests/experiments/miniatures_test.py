@@ -17,6 +17,7 @@ from transformer_jax.models.family import Outputs
 from transformer_jax.run import Run
 
 SIZES = {name: [*map(int, task.name.split())] for name, task in sweep.TASKS.items()}
+SIZES["depo"] = [*map(int, sweep.HOPS.split())]  # as rows are as long with one hop
 
 
 def _drawn(task, count=200, scored=True, sizes=None):
