@@ -93,7 +93,7 @@ def _line(rows: Sequence[Row]) -> Row:
         "accuracy": results.interval(row["accuracy"] for row in ends),
         "logit accuracy": results.interval(map(logit, ends)),
     }
-    if kinds:
+    if len(kinds) > 1:
         line[f"by {kinds[0]} to {kinds[-1]}"] = ", ".join(by_kind)
     if "divergence" in ends[0]:
         line["divergence"] = results.interval(row["divergence"] for row in ends)
