@@ -241,6 +241,15 @@ def pooled_deviation(groups: Iterable[ArrayLike]) -> Deviation:
     return Deviation(math.sqrt(squares / freedom) if freedom else math.nan, freedom)
 
 
+def above(found: Estimate, least: float = 0.0) -> str:
+    """ "held" of what is above `least` and beyond two standard errors from 0, "contradicted" of
+    what is below it by more than two, "undecided" between, and of what has no standard error.
+    """
+    if found.value > least and found.value > 2 * found.error:
+        return "held"
+    return "contradicted" if found.value + 2 * found.error < least else "undecided"
+
+
 def difference(
     values: ArrayLike, others: ArrayLike, deviation: Deviation | None = None
 ) -> Estimate:
