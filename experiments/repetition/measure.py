@@ -1,0 +1,114 @@
+"""Losses of trainings on some rows of a text, read again and again, by weight decay."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Shaped
+
+from experiments.harness.trainings import Trainings
+from transformer_jax.config.build import build
+from transformer_jax.configs.default import Config
+from transformer_jax.data.prepare import recipe
+from transformer_jax.models.family import Params
+
+_SEED_OF_ROWS = 0  # whose order says which rows of the text are read
+_FRESH = 100  # the first seed that chooses nothing
+
+
+def measure(
+    config: Config,
+    workdir: Path,
+    *,
+    rate: float,
+    batches: int,
+    decays: Sequence[float],
+    standard: float,
+    seeds: int,
+    fresh: int,
+    readings: int,
+) -> list[dict[str, Any]]:
+    """Rows of trainings on the same `batches` batches of rows, each epoch in another order.
+
+    Of kind "grid" all decays with each of the seeds, and "fresh" the standard decay and the best
+    one, by the mean loss of the grid, with fresh seeds. Of each training:
+
+    loss, least: on validation, after the last step and the least of all readings; NaN where it
+      diverged. train: the mean loss of training since the reading before the last one.
+    norm: of all parameters, at the end.
+
+    And its readings, of kind "reading": step, loss, train.
+    """
+    run = build(config)
+
+    @functools.cache
+    def trainings(decay: float) -> Trainings:
+        optimizer = dataclasses.replace(run.optimizer, weight_decay=decay)
+        return Trainings(dataclasses.replace(run, optimizer=optimizer))
+
+    first = itertools.islice(trainings(decays[0]).batches(_SEED_OF_ROWS), batches)
+    rows = joined(list(first))
+    size = len(next(iter(rows.values()))) // batches
+    every = max(1, run.train.steps // readings)
+
+    def train(kind: str, decay: float, seed: int) -> list[dict[str, Any]]:
+        own, found, losses = trainings(decay), [], []
+        ended = {"loss": math.nan, "norm": math.nan}
+        for made in own.steps(rate, seed, epochs(rows, size, seed)):
+            if made.step:
+                losses.append(float(made.metrics["loss"]))
+            if made.step and (made.step % every == 0 or made.step == run.train.steps):
+                loss = own.validation_loss(made.state.params)
+                found.append({"step": made.step, "loss": loss, "train": float(np.mean(losses))})
+                losses.clear()
+            if made.step == run.train.steps:
+                ended = {"loss": found[-1]["loss"], "norm": _norm(made.state.params)}
+        told = {"decay": decay, "seed": seed}
+        least = min((each["loss"] for each in found), default=math.nan)
+        last = {"least": least, "train": found[-1]["train"] if found else math.nan}
+        readings = [{"kind": "reading", **told, **each} for each in found]
+        return [{"kind": kind, **told, **ended, **last}, *readings]
+
+    found = [row for x in decays for seed in range(seeds) for row in train("grid", x, seed)]
+    chosen = dict.fromkeys([standard, best_decay(found)])
+    for decay, seed in itertools.product(chosen, range(_FRESH, _FRESH + fresh)):
+        found += train("fresh", decay, seed)
+    return found
+
+
+def joined(batches: Sequence[recipe.Batch]) -> dict[str, Shaped[np.ndarray, "N *shape"]]:
+    """The columns of all rows of some batches."""
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def epochs(
+    rows: Mapping[str, Shaped[np.ndarray, "N *shape"]], size: int, seed: int
+) -> Iterator[recipe.Batch]:
+    """Batches without end: each row once an epoch, in an order drawn anew."""
+    count = len(next(iter(rows.values())))
+    generator = np.random.default_rng(seed)
+    while True:
+        order = generator.permutation(count)
+        for places in order.reshape(-1, size):
+            yield {name: column[places] for name, column in rows.items()}
+
+
+def best_decay(rows: Sequence[Mapping[str, Any]]) -> float:
+    """The decay of the grid with the least mean loss at the end."""
+    losses: dict[float, list[float]] = {}
+    for row in rows:
+        if row["kind"] == "grid":
+            losses.setdefault(row["decay"], []).append(row["loss"])
+    means = {decay: float(np.mean(own)) for decay, own in losses.items()}
+    return min(means, key=lambda decay: means[decay] if math.isfinite(means[decay]) else math.inf)
+
+
+def _norm(params: Params) -> float:
+    squares = [float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(jax.device_get(params))]
+    return math.sqrt(sum(squares))

@@ -1,0 +1,189 @@
+"""Losses by weight decay, width and epochs; best decays, and the lines of the protocol."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from experiments.harness import figures, rates, results
+from experiments.harness.results import Finished, Row
+from experiments.repetition.sweep import RATE, SLOWER, STANDARD, WIDTHS
+
+COUNTS = 0.012  # nats
+_MORE, _ALIKE = 1.0, 0.5  # decades between best decays
+_FOLLOWS, _STAYS = 0.45, 0.15  # of the 0.60 decades by which the rates differ
+_LOW, _HIGH = -1, 1  # the edge at which a best decay lies
+
+
+def report(runs: Sequence[Finished], out: Path) -> str:
+    """The table of a sweep, its figures, and the lines that its rows and those of others decide."""
+    rows = results.rows(runs)
+    epochs, rate = rows[0]["epochs"], rows[0]["rate"]
+    name = f"{epochs}_epochs" + "_slower" * (rate != RATE)
+    trainings = [row for row in rows if row["kind"] != "reading"]
+    results.write_csv(out / f"{name}.csv", trainings)
+    grid = [row for row in trainings if row["kind"] == "grid"]
+    numbers: dict[str, float] = {}
+    for (width,), own in results.group(grid, "width").items():
+        log10, edge = best(own)
+        at = f"{epochs}/{width}/{rate:g}"
+        numbers |= {f"best/{at}": log10, f"edge/{at}": edge}
+    text = ""
+    fresh = [row for row in trainings if row["kind"] == "fresh"]
+    if fresh:
+        text, own = widths(fresh)
+        numbers |= own
+    results.write_summary(out, numbers)
+    known = results.read_json(out / "summary.json")
+    optima = ", ".join(f"{10 ** numbers[key]:.2g} at width {key.split('/')[2]}"
+                       for key in numbers if key.startswith("best/"))  # fmt: skip
+    shown = [
+        results.table([_line(key, own) for key, own in _cells(trainings).items()]),
+        f"Best decays, of a parabola through the losses at the end: {optima}.",
+        text,
+        repeated(known),
+        constant(known),
+    ]
+    over = figures.lines(
+        [row for row in grid if row["decay"] and row["loss"] is not None],
+        x="decay",
+        y="loss",
+        by="width",
+        xlabel="weight decay",
+        ylabel="validation loss (nats a character)",
+        xscale="log",
+    )
+    told = f"{epochs} epochs at a rate of {rate:g}"
+    title = f"Validation loss at the end over the weight decay, by width: {told}"
+    shown.append(figures.save(over, out, f"{name}_decays", title))
+    middle = [row for row in rows if row["kind"] == "reading" and row["width"] == 64]
+    curves = figures.lines(
+        [row | {"by": f"decay {row['decay']:g}"} for row in middle],
+        x="step",
+        y="loss",
+        by="by",
+        xlabel="step",
+        ylabel="validation loss (nats a character)",
+    )
+    title = f"Validation loss over training, by weight decay, width 64: {told}"
+    shown.append(figures.save(curves, out, f"{name}_curves", title))
+    return "\n\n".join(filter(None, shown))
+
+
+def best(grid: Sequence[Row]) -> tuple[float, int]:
+    """log10 of the best decay above 0 by the mean losses at the end, and the edge of the grid at
+    which it lies; 0: inside."""
+    losses = {
+        decay: None if None in (own := [row["loss"] for row in rows]) else float(np.mean(own))
+        for (decay,), rows in results.group([row for row in grid if row["decay"]], "decay").items()
+    }
+    found = rates.optimum(losses)
+    middle = math.log2(math.sqrt(min(losses) * max(losses)))
+    edge = 0 if found.inside else _HIGH if found.log2_rate > middle else _LOW
+    return found.log2_rate * math.log10(2), edge
+
+
+_Numbers = Mapping[str, float | None]
+
+
+def repeated(numbers: _Numbers) -> str:
+    """The line on eight epochs against one, of summary.json; a best decay at an edge bounds it."""
+    found = [(_known(numbers, 1, width, RATE), _known(numbers, 8, width, RATE)) for width in WIDTHS]
+    pairs = [(one, eight) for one, eight in found if one and eight]
+    start = "*Text that is read eight times asks for ten times the decay*"
+    if len(pairs) < len(WIDTHS):
+        return f"{start}: **undecided**; not run at all widths, once and eight times."
+    moved = [eight[0] - one[0] for one, eight in pairs]
+    mean = float(np.mean(moved))
+    # An edge on the other side could only bring the two nearer.
+    at_least = all(one[1] != _HIGH and eight[1] != _LOW for one, eight in pairs)
+    inside = all(one[1] == eight[1] == 0 for one, eight in pairs)
+    verdict = "undecided"
+    if mean >= _MORE and at_least:
+        verdict = "held"
+    elif mean <= _ALIKE and inside:
+        verdict = "contradicted"
+    edges = sum(bool(edge) for pair in pairs for _, edge in pair)
+    return (
+        f"{start}: **{verdict}**; the best decay moves by {mean:+.2f} decades "
+        f"({', '.join(f'{each:+.2f}' for each in moved)} by width), {edges} of {2 * len(pairs)} "
+        "at an edge of the grid."
+    )
+
+
+def constant(numbers: _Numbers) -> str:
+    """The line on the time constant, of the best decays at two rates in summary.json."""
+    start = "*It is the product of rate and decay that is best*"
+    fast, slow = (_known(numbers, 8, 64, rate) for rate in (RATE, SLOWER))
+    if fast is None or slow is None:
+        return f"{start}: **undecided**; not run at both rates."
+    moved, verdict = slow[0] - fast[0], "undecided"
+    if not (fast[1] or slow[1]):
+        verdict = "held" if moved > _FOLLOWS else "contradicted" if moved < _STAYS else "undecided"
+    return (
+        f"{start}: **{verdict}**; a quarter of the rate moves it by {moved:+.2f} decades of 0.60."
+    )
+
+
+def _known(numbers: _Numbers, epochs: int, width: int, rate: float) -> tuple[float, float] | None:
+    at = f"{epochs}/{width}/{rate:g}"
+    value, edge = numbers.get(f"best/{at}"), numbers.get(f"edge/{at}")
+    return None if value is None or edge is None else (value, edge)
+
+
+def widths(fresh: Sequence[Row]) -> tuple[str, dict[str, float]]:
+    """The line on widths at the standard decay and at the best one, of fresh seeds.
+
+    Where the standard decay is the best one, its trainings stand for both.
+    """
+    standard, own = ({}, {})
+    for (width,), rows in results.group(fresh, "width").items():
+        decays = results.group(rows, "decay")
+        standard[width] = _losses(decays[(STANDARD,)])
+        own[width] = _losses(list(decays.values())[-1])
+    start = "*Width hurts at the standard decay, and helps at the best one*"
+    if not {*WIDTHS} <= standard.keys():
+        return f"{start}: **undecided**; not run at all widths.", {}
+    small, middle, large = WIDTHS
+    cells = results.group(fresh, "width", "decay").values()
+    deviation = results.pooled_deviation(map(_losses, cells))
+    rise = results.difference(standard[large], standard[middle], deviation)
+    falls = [
+        results.difference(own[a], own[b], deviation) for a, b in ((small, middle), (middle, large))
+    ]
+    verdicts = [results.above(each, COUNTS) for each in (rise, *falls)]
+    verdict = "undecided"
+    if "contradicted" in verdicts:
+        verdict = "contradicted"
+    elif {*verdicts} == {"held"}:
+        verdict = "held"
+    text = (
+        f"{start}: **{verdict}**; from width {middle} to {large} the loss changes by {rise:+} at "
+        f"{STANDARD:g}; at the best decays it falls by {falls[0]:+} and {falls[1]:+} with each "
+        "doubling."
+    )
+    return text, {"rise": rise.value, "fall/64": falls[0].value, "fall/128": falls[1].value}
+
+
+def _losses(rows: Sequence[Row]) -> list[float]:
+    return [math.nan if row["loss"] is None else row["loss"] for row in rows]
+
+
+def _cells(trainings: Sequence[Row]) -> dict[tuple, list[Row]]:
+    return results.group(trainings, "width", "decay", "kind")
+
+
+def _line(key: tuple, rows: Sequence[Row]) -> Row:
+    width, decay, kind = key
+    gaps = [None if None in (row["loss"], row["train"]) else row["loss"] - row["train"]
+            for row in rows]  # fmt: skip
+    return {
+        "width": width,
+        "decay": f"{decay:g}",
+        "seeds": f"{len(rows)}, fresh" if kind == "fresh" else f"{len(rows)}",
+        "loss": results.interval(row["loss"] for row in rows) or "diverged",
+        "least on the way": results.interval(row["least"] for row in rows),
+        "above training's": results.interval(gaps),
+        "norm": results.interval(row["norm"] for row in rows),
+    }
