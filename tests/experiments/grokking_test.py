@@ -1,0 +1,98 @@
+"""Grokking: the pairs and their files, accuracies by a slow loop, and what the lines say."""
+
+import numpy as np
+import pytest
+
+from experiments.grokking import measure, report
+from experiments.grokking.sweep import SWEEPS
+from experiments.harness.trainings import Trainings
+from transformer_jax.config.load import replace
+
+MODULUS, SHARE = 11, 0.3
+
+
+def test_all_pairs_are_there_once_and_commuted_ones_are_known():
+    pairs = measure.split(97, SHARE)
+    both = [tuple(pair) for side in pairs for pair in side.tolist()]
+    assert len(both) == len(set(both)) == 97**2 and set(both) == {*np.ndindex(97, 97)}
+    assert len(pairs.train) == round(SHARE * 97**2)
+    train = pairs.train.tolist()
+    assert pairs.commuted.tolist() == [[b, a] in train for a, b in pairs.test.tolist()]
+    # A pair's other order is trained on as often as any pair.
+    assert np.mean(pairs.commuted) == pytest.approx(SHARE, abs=0.03)
+
+
+def test_files_have_the_sums_and_every_label_is_a_97th_of_them(tmp_path):
+    measure.write(tmp_path, measure.split(97, SHARE), 97)
+    text = "".join((tmp_path / name).read_text() for name in (measure.TRAIN, measure.TEST))
+    labels = []
+    for line in text.splitlines():
+        label, a, b = line.split()
+        assert (a[0], b[0]) == ("a", "b")
+        labels.append(int(label))
+        assert labels[-1] == (int(a[1:]) + int(b[1:])) % 97
+    assert np.bincount(labels).tolist() == [97] * 97
+
+
+@pytest.mark.long
+def test_readings_are_accuracies_of_the_written_pairs(tmp_path, monkeypatch):
+    (run, *_) = SWEEPS["decay"](True)
+    config = replace(
+        run.resolved,
+        {"data.cache_dir": str(tmp_path), "train.steps": 6, "data.batch_size": 32,
+         "optimizer.weight_decay": 0.0},
+    )  # fmt: skip
+    kept = []
+
+    class Kept(Trainings):
+        def steps(self, *given):
+            for made in super().steps(*given):
+                if made.step == 6:
+                    kept.append((self.run, made.state.params))
+                yield made
+
+    monkeypatch.setattr(measure, "Trainings", Kept)
+    asked = {"modulus": MODULUS, "share": SHARE, "rate": 3e-3, "seeds": [0], "read_every": 3}
+    *_, before, last, training = measure.measure(config, tmp_path, **asked)
+    assert (before["step"], last["step"]) == (3, 6) and last["train"] > before["train"]
+    assert training["fits_at"] is training["generalises_at"] is None
+    (trained_run, params), pairs = kept[0], measure.split(MODULUS, SHARE)
+    trained = trained_run.trained(params)
+    right = {}
+    for name, side in zip(("train", "test"), pairs, strict=True):
+        predicted = trained_run.task.results(trained, [f"a{a} b{b}" for a, b in side.tolist()])
+        sums = (np.sum(side, axis=1) % MODULUS).tolist()
+        right[name] = [int(own) == c for (own,), c in zip(predicted, sums, strict=True)]
+        assert last[name] == pytest.approx(np.mean(right[name]))
+    known = [right for right, own in zip(right["test"], pairs.commuted, strict=True) if own]
+    assert last["commuted"] == pytest.approx(np.mean(known))
+
+
+def training(seed, fits, generalises, **own):
+    row = {"seed": seed, "fits_at": fits, "generalises_at": generalises, "step": 6000}
+    return row | {"train": 1.0, "test": 1.0, "commuted": 1.0, "others": 1.0} | own
+
+
+def arm(fits, generalises):
+    return [
+        training(seed, fits, generalises and round(generalises * 1.05**seed)) for seed in range(3)
+    ]
+
+
+def test_lines_on_decay():
+    arms = {0.0: arm(100, None), 0.1: arm(100, 4000), 0.3: arm(100, 2000), 1.0: arm(100, 900)}
+    text, numbers = report._decay(arms)
+    assert text.count("**held**") == 3 and numbers["slope"] < 0
+    against = {0.0: arm(100, 3000), 0.1: arm(100, 300), 0.3: arm(100, 500), 1.0: arm(100, 900)}
+    assert report._decay(against)[0].count("**contradicted**") == 3
+    text, _ = report._decay({0.0: arm(100, None), 0.1: arm(None, None)})
+    assert text.count("**undecided**") == 2 and "contradicted" not in text
+    assert report.delay(training(0, 100, None)) == 60  # at least
+
+
+def test_the_line_on_schemes_leaves_out_what_never_generalises():
+    apart = {"a": arm(100, 500), "b": arm(100, 1500), "c": arm(100, 4500), "d": arm(100, None)}
+    text, _ = report._schemes(apart)
+    assert "**held**" in text and "left out: d" in text
+    assert "**contradicted**" in report._schemes({name: arm(100, 900) for name in "abc"})[0]
+    assert "**undecided**" in report._schemes({"a": arm(100, 900), "b": arm(100, None)})[0]
