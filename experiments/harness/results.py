@@ -241,13 +241,13 @@ def pooled_deviation(groups: Iterable[ArrayLike]) -> Deviation:
     return Deviation(math.sqrt(squares / freedom) if freedom else math.nan, freedom)
 
 
-def above(found: Estimate, least: float = 0.0) -> str:
+def above(estimate: Estimate, least: float = 0.0) -> str:
     """ "held" of what is above `least` and beyond two standard errors from 0, "contradicted" of
     what is below it by more than two, "undecided" between, and of what has no standard error.
     """
-    if found.value > least and found.value > 2 * found.error:
+    if estimate.value > least and estimate.value > 2 * estimate.error:
         return "held"
-    return "contradicted" if found.value + 2 * found.error < least else "undecided"
+    return "contradicted" if estimate.value + 2 * estimate.error < least else "undecided"
 
 
 def difference(
@@ -264,15 +264,15 @@ def difference(
     return Estimate(float(a.mean() - b.mean()), error, deviation.freedom)
 
 
-def verdict(found: Estimate, line: float = 0.0) -> str:
+def verdict(estimate: Estimate, line: float = 0.0) -> str:
     """ "held" of what is at most the line, "contradicted" beyond two standard errors above it, and
     "undecided" between, and of what has no standard error.
     """
-    if not (math.isfinite(found.value) and math.isfinite(found.error)):
+    if not (math.isfinite(estimate.value) and math.isfinite(estimate.error)):
         return "undecided"
-    if found.value <= line:
+    if estimate.value <= line:
         return "held"
-    return "contradicted" if found.value - line > 2 * found.error else "undecided"
+    return "contradicted" if estimate.value - line > 2 * estimate.error else "undecided"
 
 
 def parting(metrics: Iterable[Row], others: Iterable[Row], tolerance: float = 0.0) -> int | None:

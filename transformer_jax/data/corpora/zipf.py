@@ -82,7 +82,7 @@ def text(split: str, exponent: str) -> str:
     # One search for all keys: the bounds of key k are those of a word plus k. The last bound of a
     # key is left out: rounding may put it below a draw.
     bounds = np.cumsum(answers, axis=1)[:, :-1] + np.arange(KEYS)[:, None]
-    found = np.searchsorted(bounds.ravel(), key + rng.random(key.shape), side="right")
-    answer = found - key * (len(WORDS) - 1)
+    place = np.searchsorted(bounds.ravel(), key + rng.random(key.shape), side="right")
+    answer = place - key * (len(WORDS) - 1)
     words = np.stack([*divmod(key, len(WORDS)), answer], axis=2)
     return joined(words.reshape(len(words), LENGTH), WORDS)
