@@ -85,7 +85,8 @@ def grid(quick: bool) -> list[Run]:
 
 def data(quick: bool) -> list[Run]:
     """The widest, tuned, to more tokens: of two exponents of frequencies."""
-    return [_horizons(quick, DATA_WIDTH, DATA_STEPS, name, True) for name in ("0.5", "1")]
+    width = 16 if quick else DATA_WIDTH
+    return [_horizons(quick, width, DATA_STEPS, name, True) for name in ("0.5", "1")]
 
 
 def ladder(quick: bool) -> list[Run]:
