@@ -47,7 +47,6 @@ def _run(quick: bool, part: str, arm: Any, rate: float, decay: float, **own: Any
         "optimizer.schedule": "constant",
         "optimizer.warmup_steps": 10,
         "optimizer.weight_decay": decay,
-        "optimizer.epsilon": 1e-8,
         "train.steps": 60 if quick else STEPS,
         "evaluate.batch_size": 1_000,
     }
