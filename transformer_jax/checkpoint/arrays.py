@@ -66,17 +66,18 @@ def saved(folder: Path) -> dict[str, Any]:
         return reader.metadata(folder.absolute() / STATE).item_metadata.tree
 
 
-def load(folder: Path, abstract: PyTree) -> PyTree:
+def load(folder: Path, abstract: PyTree, dtype: str | None = None) -> PyTree:
     """The leaves of `abstract`, all of which must be saved, in its structure and shardings.
 
-    A leaf without a sharding goes to the default device. What was saved in another dtype than that
-    of `abstract` is rounded as it is read.
+    A leaf without a sharding goes to the default device.
+
+    dtype: what each is rounded to as it is read; None: those that were saved.
     """
-    item = _nested(_stored(abstract))
+    item, own = _nested(_stored(abstract)), None if dtype is None else jnp.dtype(dtype)
     arguments = ocp.args.PyTreeRestore(
         item=item,
         restore_args=jax.tree.map(
-            lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype), item
+            lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=own), item
         ),
         partial_restore=True,
     )
@@ -108,10 +109,10 @@ def check_match(folder: Path, held: PyTree, abstract: PyTree) -> None:
         )
 
 
-def mean(trees: Iterable[PyTree], abstract: PyTree) -> PyTree:
+def mean(trees: Iterable[PyTree], abstract: PyTree, dtype: str | None = None) -> PyTree:
     """The mean of each leaf over the trees, computed in float64.
 
-    It has the dtypes and shardings of `abstract`, and so has each tree.
+    It has the shardings of `abstract`, and so has each tree, and its dtypes, or else this one.
     """
     count, total = 0, None
     for tree in trees:
@@ -121,7 +122,7 @@ def mean(trees: Iterable[PyTree], abstract: PyTree) -> PyTree:
 
     def divide(leaf: Any, pieces: dict[str, Float[np.ndarray, "..."]]) -> jax.Array:
         def piece(index: Any) -> np.ndarray:
-            return (pieces[str(index)] / count).astype(leaf.dtype)
+            return (pieces[str(index)] / count).astype(dtype or leaf.dtype)
 
         return jax.make_array_from_callback(leaf.shape, _sharding(leaf), piece)
 

@@ -387,27 +387,27 @@ def restore(folder: Path, abstract_state: PyTree) -> Restored:
 
 
 def load_parameters(
-    folders: Sequence[Path], abstract_params: PyTree, dtype: str = "float32"
+    folders: Sequence[Path], abstract_params: PyTree, dtype: str | None = None
 ) -> PyTree:
     """The parameters of a whole checkpoint, or the mean over several, computed in float64.
 
     They are the moving average where one was kept, here and wherever parameters are read alone.
 
-    dtype: what they are rounded to, each as it is read.
+    dtype: what they are rounded to, each as it is read; None: that of the checkpoint.
 
     Raises ValueError when shapes, dtypes or structure differ from `abstract_params`.
     """
-    asked = arrays.map_paths(lambda _, leaf: leaf.update(dtype=dtype), abstract_params)
 
-    def load(folder: Path, asked: PyTree = abstract_params) -> PyTree:
+    def load(folder: Path, dtype: str | None = None) -> PyTree:
         saved = arrays.saved(folder)
         name = evaluated(saved)
-        arrays.check_match(folder, {name: saved[name]}, {name: abstract_params})
-        return arrays.load(folder, {name: asked})[name]
+        abstract = {name: abstract_params}
+        arrays.check_match(folder, {name: saved[name]}, abstract)
+        return arrays.load(folder, abstract, dtype)[name]
 
     if len(folders) == 1:
-        return load(folders[0], asked)
-    return arrays.mean(map(load, folders), asked)
+        return load(folders[0], dtype)
+    return arrays.mean(map(load, folders), abstract_params, dtype)
 
 
 def evaluated(saved: Mapping[str, Any]) -> str:
