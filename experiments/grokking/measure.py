@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from experiments.harness import lab
 from experiments.harness.trainings import Trainings
 from transformer_jax.config.build import build
 from transformer_jax.config.load import replace
@@ -74,8 +75,12 @@ def measure(
     trainings = Trainings(run)
     accurate = jax.jit(lambda params, batch: _accurate(run, params, batch))
     # The training file also stands as the test split, to be scored. Rows without a number are none.
-    train, test = (run.data.split(name).batches[0] for name in ("test", "validation"))
+    trained, tested = (run.data.split(name).batches for name in ("test", "validation"))
+    train, test = trained[0], tested[0]
     commuted = pairs.commuted[test[1][test[1] >= 0]]
+    rows_of_train = lab.joined(
+        [{name: column[of >= 0] for name, column in batch.items()} for batch, of in trained]
+    )
 
     def read(params: Params) -> dict[str, float]:
         of_train, right = (
@@ -92,7 +97,9 @@ def measure(
     rows = []
     for seed in seeds:
         readings: list[dict[str, Any]] = []
-        for made in trainings.steps(rate, seed):
+        # Streams of the data would take longer to make these small rows than to train on them.
+        batches = lab.epochs(rows_of_train, config.data.batch_size, seed)
+        for made in trainings.steps(rate, seed, batches):
             if made.step % read_every == 0:
                 readings.append({"step": made.step, **read(made.state.params)})
                 if _first(readings[:-1], "test", GENERALISES) is not None:

@@ -2,15 +2,16 @@
 
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, Shaped
 
 from transformer_jax.checkpoint.checkpoints import load_parameters, whole
+from transformer_jax.data.prepare import recipe
 from transformer_jax.inspection import losses
 from transformer_jax.inspection.steps import is_kernel
 from transformer_jax.models import family
@@ -89,6 +90,24 @@ def scale_attention(params: Params, gain: float | Float[Array, ""]) -> Params:
         return gain * leaf if path[-1].key in ("query", "key", "value") else leaf
 
     return jax.tree_util.tree_map_with_path(scaled, params)
+
+
+def joined(batches: Sequence[recipe.Batch]) -> dict[str, Shaped[np.ndarray, "N *shape"]]:
+    """The columns of all rows of some batches."""
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def epochs(
+    rows: Mapping[str, Shaped[np.ndarray, "N *shape"]], size: int, seed: int
+) -> Iterator[recipe.Batch]:
+    """Batches without end, at no cost: each row once an epoch at most, in an order drawn anew; what
+    fills no batch is left out."""
+    count = len(next(iter(rows.values())))
+    generator = np.random.default_rng(seed)
+    while True:
+        order = generator.permutation(count)[: count // size * size]
+        for places in order.reshape(-1, size):
+            yield {name: column[places] for name, column in rows.items()}
 
 
 def random_batch(key: Key[Array, ""], vocab_size: int, rows: int, length: int) -> Batch:

@@ -4,18 +4,17 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Shaped
 
+from experiments.harness import lab
 from experiments.harness.trainings import Trainings
 from transformer_jax.config.build import build
 from transformer_jax.configs.default import Config
-from transformer_jax.data.prepare import recipe
 from transformer_jax.models.family import Params
 
 _SEED_OF_ROWS = 0  # whose order says which rows of the text are read
@@ -53,14 +52,14 @@ def measure(
         return Trainings(dataclasses.replace(run, optimizer=optimizer))
 
     first = itertools.islice(trainings(decays[0]).batches(_SEED_OF_ROWS), batches)
-    rows = joined(list(first))
+    rows = lab.joined(list(first))
     size = len(next(iter(rows.values()))) // batches
     every = max(1, run.train.steps // readings)
 
     def train(kind: str, decay: float, seed: int) -> list[dict[str, Any]]:
         own, found, losses = trainings(decay), [], []
         ended = {"loss": math.nan, "norm": math.nan}
-        for made in own.steps(rate, seed, epochs(rows, size, seed)):
+        for made in own.steps(rate, seed, lab.epochs(rows, size, seed)):
             if made.step:
                 losses.append(float(made.metrics["loss"]))
             if made.step and (made.step % every == 0 or made.step == run.train.steps):
@@ -80,23 +79,6 @@ def measure(
     for decay, seed in itertools.product(chosen, range(_FRESH, _FRESH + fresh)):
         found += train("fresh", decay, seed)
     return found
-
-
-def joined(batches: Sequence[recipe.Batch]) -> dict[str, Shaped[np.ndarray, "N *shape"]]:
-    """The columns of all rows of some batches."""
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def epochs(
-    rows: Mapping[str, Shaped[np.ndarray, "N *shape"]], size: int, seed: int
-) -> Iterator[recipe.Batch]:
-    """Batches without end: each row once an epoch, in an order drawn anew."""
-    count = len(next(iter(rows.values())))
-    generator = np.random.default_rng(seed)
-    while True:
-        order = generator.permutation(count)
-        for places in order.reshape(-1, size):
-            yield {name: column[places] for name, column in rows.items()}
 
 
 def best_decay(rows: Sequence[Mapping[str, Any]]) -> float:

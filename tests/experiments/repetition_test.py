@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments.harness import lab
 from experiments.harness.trainings import Trainings
 from experiments.repetition import measure, report
 from tests.experiments import tiny
@@ -11,14 +12,16 @@ from transformer_jax.config.build import build
 
 def test_an_epoch_has_every_row_once_in_an_order_of_its_own():
     rows = {"a": np.arange(12), "b": np.arange(24).reshape(12, 2)}
-    batches = measure.epochs(rows, size=3, seed=1)
+    batches = lab.epochs(rows, size=3, seed=1)
     orders = []
     for _ in range(2):
-        epoch = measure.joined([next(batches) for _ in range(4)])
+        epoch = lab.joined([next(batches) for _ in range(4)])
         assert sorted(epoch["a"]) == list(range(12))
         np.testing.assert_array_equal(epoch["b"], rows["b"][epoch["a"]])
         orders.append(epoch["a"].tolist())
     assert orders[0] != orders[1]
+    uneven = lab.epochs(rows, size=5, seed=1)  # two rows are left over
+    assert len({*lab.joined([next(uneven), next(uneven)])["a"].tolist()}) == 10
 
 
 @pytest.mark.long
@@ -31,9 +34,9 @@ def test_its_trainings_read_the_first_rows_alone_and_end_as_one_by_hand_does(tmp
     assert [row["step"] for row in rows if row["kind"] == "reading"][:3] == [4, 8, 12]
     own = tiny.config(tmp_path, 12, {"optimizer.name": "adamw", "optimizer.weight_decay": 1.0})
     trainings = Trainings(build(own))
-    read = measure.joined([batch for batch, _ in zip(trainings.batches(0), range(4), strict=False)])
+    read = lab.joined([batch for batch, _ in zip(trainings.batches(0), range(4), strict=False)])
     losses = []
-    for made in trainings.steps(0.02, 0, measure.epochs(read, 8, 0)):
+    for made in trainings.steps(0.02, 0, lab.epochs(read, 8, 0)):
         if made.step > 8:
             losses.append(float(made.metrics["loss"]))
         if made.step == 12:
