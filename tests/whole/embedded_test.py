@@ -1,4 +1,5 @@
-"""The configs of the embedded corpus reach the best possible scores, in about half their steps."""
+"""The configs of the embedded corpus reach the best possible scores, in half to three quarters of
+their steps."""
 
 import json
 
@@ -47,8 +48,12 @@ def test_a_language_model_comes_within_0_05_nats_of_the_grammars_entropy(cache, 
 
 
 def test_a_head_of_the_quickstarts_model_looks_from_the_pronoun_at_the_noun_of_it(cache, tmp_path):
-    """All sentences of test have two nouns in a triple that training lacks. Guessing is 0.5."""
-    config, results = _train("quickstart", cache, tmp_path, steps=275)
+    """All sentences of test have two nouns in a triple that training lacks. Guessing is 0.5.
+
+    After half of the steps the translations are right, but it depends on how a processor rounds
+    whether one head has the whole of it yet.
+    """
+    config, results = _train("quickstart", cache, tmp_path, steps=400)
     assert results["test/pronoun_accuracy"] >= 0.99
     run = build(config, tmp_path)
     with mesh.use(run.mesh):
