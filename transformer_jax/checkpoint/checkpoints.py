@@ -386,28 +386,25 @@ def restore(folder: Path, abstract_state: PyTree) -> Restored:
     )
 
 
-def load_parameters(
-    folders: Sequence[Path], abstract_params: PyTree, dtype: str | None = None
-) -> PyTree:
+def load_parameters(folders: Sequence[Path], params: PyTree, dtype: str | None = None) -> PyTree:
     """The parameters of a whole checkpoint, or the mean over several, computed in float64.
 
     They are the moving average where one was kept, here and wherever parameters are read alone.
 
-    dtype: what they are rounded to, each as it is read; None: that of the checkpoint.
+    params: their shapes, dtypes and shardings. dtype: what they are rounded to, each as it is read.
 
-    Raises ValueError when shapes, dtypes or structure differ from `abstract_params`.
+    Raises ValueError when shapes, dtypes or structure differ from those of `params`.
     """
 
     def load(folder: Path, dtype: str | None = None) -> PyTree:
         saved = arrays.saved(folder)
         name = evaluated(saved)
-        abstract = {name: abstract_params}
-        arrays.check_match(folder, {name: saved[name]}, abstract)
-        return arrays.load(folder, abstract, dtype)[name]
+        arrays.check_match(folder, {name: saved[name]}, {name: params})
+        return arrays.load(folder, {name: params}, dtype)[name]
 
     if len(folders) == 1:
         return load(folders[0], dtype)
-    return arrays.mean(map(load, folders), abstract_params, dtype)
+    return arrays.mean(map(load, folders), params, dtype)
 
 
 def evaluated(saved: Mapping[str, Any]) -> str:
