@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
-from experiments.harness import rates
+from experiments.harness import lab, rates
 from experiments.harness.trainings import Trainings
 from transformer_jax.config.build import build
 from transformer_jax.configs.default import Config
@@ -59,8 +58,7 @@ def _noise(trainings: Trainings, *, rate: float, batches: int, fresh: int) -> li
     found = []
     for seed in range(fresh):
         parts = list(itertools.islice(trainings.batches(seed + 1_000), batches))
-        batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        batch = place(run.mesh, batch)
+        batch = place(run.mesh, lab.joined(parts))
         for made in trainings.steps(rate, seed):
             if made.step in steps:
                 numbers = jax.device_get(look(made.state.params, batch))

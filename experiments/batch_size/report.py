@@ -39,7 +39,7 @@ def _tuned(rows: Sequence[Row], out: Path) -> str:
             {
                 "arm": arm,
                 "rows": batch,
-                "rate": f"{fresh[0]['learning_rate']:.2g}" + ", at the edge" * rates.at_edge(own),
+                "rate": rates.chosen(own),
                 "loss": results.interval(row["loss"] for row in fresh) or "diverged",
             }
         )
@@ -80,7 +80,7 @@ def _half_lives(losses: _Losses) -> _Said:
         as_good[batch] = [
             place
             for place, x in enumerate(own)
-            if results.verdict(results.difference(x, own[best[batch]], deviation)) != "contradicted"
+            if results.at_most(results.difference(x, own[best[batch]], deviation)) != "contradicted"
         ]
     apart = max(best.values()) - min(best.values())
     # No choice among those that are as good as the best lies within a step of the grid.
@@ -99,9 +99,9 @@ def _half_lives(losses: _Losses) -> _Said:
     text = (
         f"*The best half-life in tokens is the same for all sizes*: "
         f"**{same if known else 'undecided'}**; {shown}.\n\n"
-        f"*A batch of one row is as good as one of 16*: **{results.verdict(smaller, _NEAR)}**; "
+        f"*A batch of one row is as good as one of 16*: **{results.at_most(smaller, _NEAR)}**; "
         f"{smaller:+} nats.\n\n"
-        f"*A fixed beta2 of 0.95 is worse there*: **{results.verdict(fixed, -_LOST)}**; with the "
+        f"*A fixed beta2 of 0.95 is worse there*: **{results.at_most(fixed, -_LOST)}**; with the "
         f"best half-life {fixed:+} nats."
     )
     return text, {
@@ -123,7 +123,7 @@ def _gaps(losses: _Losses) -> _Said:
     small, large = gaps["sgd", batches[0]], gaps["sgd", batches[-1]]
     error = math.hypot(small.error, _LEFT * large.error)
     left = Estimate(small.value - _LEFT * large.value, error, small.freedom)
-    verdict = results.verdict(left) if large.counts else "undecided"
+    verdict = results.at_most(left) if large.counts else "undecided"
     shown = "; ".join(
         f"{name} {', '.join(f'{gaps[name, batch]:+} at {batch}' for batch in batches)}"
         for name in ("sgd", "adafactor")
@@ -222,9 +222,9 @@ def _critical(rows: Sequence[Row], out: Path) -> str:
     known = [point for point in points if math.isfinite(point["batch"])]
     by_tokens = _slope(known, "tokens", "width")
     by_size = _slope(known, "parameters", "tokens")
-    grows = results.verdict(by_tokens._replace(value=-by_tokens.value), -_SLOPE)
+    grows = results.at_most(by_tokens._replace(value=-by_tokens.value), -_SLOPE)
     grows = "undecided" if grows == "held" and not by_tokens.counts else grows
-    flat = results.verdict(by_size._replace(value=abs(by_size.value)), _FLAT)
+    flat = results.at_most(by_size._replace(value=abs(by_size.value)), _FLAT)
     numbers = {"tokens": by_tokens.value, "parameters": by_size.value}
     results.write_summary(out, {f"critical/slope/{x}": value for x, value in numbers.items()})
     edges = [

@@ -1,7 +1,6 @@
 """Losses of an arm at its best learning rate, what its layers do and what is lost without them."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +37,13 @@ def measure(
 
     def train(rate: float, seed: int) -> float:
         steps = run.train.steps if seed else trial
-        for made in trainings.steps(line_to_zero(rate, steps, round(_WARM_UP * steps)), seed):
+        line = rates.schedule(rate, steps, round(_WARM_UP * steps), "linear")
+        for made in trainings.steps(line, seed):
             if made.step < steps:
                 continue
             if seed:
-                seen = jax.device_get(look(made.state.params))
-                for layer, values in enumerate(zip(*seen.values(), strict=True), 1):
-                    at = {"kind": "layer", "seed": seed, "layer": layer}
-                    shown.append(at | dict(zip(seen, values, strict=True)))
+                shown.extend(layers.rows(look(made.state.params), seed=seed))
             return trainings.validation_loss(made.state.params)
         return math.nan
 
     return rates.searched(train, start, most, fresh) + shown
-
-
-def line_to_zero(peak: float, steps: int, warm_up: int) -> Callable[[int], float]:
-    """The rate of each step from 1: a linear warm-up, and a line that would be 0 at the next step
-    after the last."""
-
-    def rate(step: int) -> float:
-        return peak * min(step / warm_up, (steps + 1 - step) / (steps + 1 - warm_up))
-
-    return rate

@@ -185,7 +185,7 @@ def _line(
     own = [row for row in rows if row["kind"] == "fresh"]
     line: dict[str, object] = {
         "arm": arm,
-        "rate": f"{own[0]['learning_rate']:g}" + ", at the edge" * rates.at_edge(rows),
+        "rate": rates.chosen(rows),
         "loss": results.interval(row["loss"] for row in own) or "diverged",
         "below Pre-LN": "" if arm == base else _shown(gain(losses, arm, base)),
     }

@@ -28,10 +28,8 @@ def measure(
         for made in trainings.steps(rate, seed):
             first = made.batch if first is None else first
             if seed and made.step in (0, run.train.steps):
-                seen = jax.device_get(look(made.state.params, first))
-                for layer, values in enumerate(zip(*seen.values(), strict=True), 1):
-                    at = {"kind": "layer", "seed": seed, "step": made.step, "layer": layer}
-                    shown.append(at | dict(zip(seen, values, strict=True)))
+                seen = look(made.state.params, first)
+                shown.extend(layers.rows(seen, seed=seed, step=made.step))
             if made.step == run.train.steps:
                 loss = trainings.validation_loss(made.state.params)
         return loss

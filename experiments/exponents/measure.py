@@ -1,6 +1,6 @@
 """Losses above what the validation pieces cost who knows the language, by tokens seen."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,6 @@ def floor_of(exponent: str) -> float:
     words = zipf.text("validation", exponent).split(" ")[: 1 - zipf.LENGTH]
     pieces = np.array([numbers[word] for word in words]).reshape(-1, zipf.LENGTH)
     return float(np.mean(zipf.nats(pieces, float(exponent)))) / zipf.LENGTH
-
-
-def schedule(rate: float, steps: int, warm_up: int, shape: str) -> Callable[[int], float]:
-    """The rate of each step from 1: a warm-up, as far as it comes, then a line to 0 or nothing."""
-
-    def at(step: int) -> float:
-        left = (
-            1.0 if shape == "constant" or steps <= warm_up else (steps - step) / (steps - warm_up)
-        )
-        return rate * min(1.0, step / warm_up, left)
-
-    return at
 
 
 def _horizons(
@@ -71,7 +59,7 @@ def _horizons(
     for steps in horizons:
 
         def train(peak: float, seed: int, steps: int = steps) -> float:
-            at = schedule(peak, steps, warm_up or max(1, steps // 10), "line")
+            at = rates.schedule(peak, steps, warm_up or max(1, steps // 10), "linear")
             for made in trainings.steps(at, seed):
                 if made.step == steps:
                     return trainings.validation_loss(made.state.params)
@@ -90,7 +78,7 @@ def _ladder(
 ) -> list[dict[str, Any]]:
     """{seed, share, excess} after each twentieth of the steps."""
     last = trainings.run.train.steps
-    at = schedule(rate, last, max(1, last // 10), shape)
+    at = rates.schedule(rate, last, max(1, last // 10), shape)
     due = {round(last * point / _POINTS): point / _POINTS for point in range(1, _POINTS + 1)}
     rows = []
     for seed in range(seeds):

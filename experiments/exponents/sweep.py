@@ -24,9 +24,9 @@ DATA_WIDTH, DATA_STEPS = 96, [128, 256, 512, 1_024, 2_048]
 # Steps in proportion to the parameters of the layers.
 LADDER = {16: 128, 24: 288, 32: 512, 48: 1_152, 64: 2_048}
 ARMS = {
-    "muP, line": ("mup", "line"),
+    "muP, line": ("mup", "linear"),
     "muP, constant": ("mup", "constant"),
-    "standard, line": ("standard", "line"),
+    "standard, line": ("standard", "linear"),
 }
 
 

@@ -1,5 +1,6 @@
 """What each layer of a decoder does to the stream, and what is lost without it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -31,6 +32,14 @@ def look(run: Run, params: Params, batch: Batch) -> dict[str, Float[Array, "L"]]
         "similarity": observed.token_similarity(seen)[kinds - 1 :: kinds],
         "angle": jnp.mean(_angles(seen), axis=(1, 2), where=seen.real),
     }
+
+
+def rows(seen: Mapping[str, Float[Array, "L"]], **at: Any) -> list[dict[str, Any]]:
+    """What was seen as a row for each layer from 1, of kind "layer", with these columns besides."""
+    return [
+        {"kind": "layer", **at, "layer": layer, **dict(zip(seen, values, strict=True))}
+        for layer, values in enumerate(zip(*jax.device_get(seen).values(), strict=True), 1)
+    ]
 
 
 def losses_without(run: Run, params: Params, batch: Batch) -> Float[Array, "L"]:

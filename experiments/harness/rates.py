@@ -93,6 +93,27 @@ def searched(
     return [dict(zip(("kind", "learning_rate", "seed", "loss"), row, strict=True)) for row in rows]
 
 
+def schedule(peak: float, steps: int, warm_up: int, shape: str) -> Callable[[int], float]:
+    """The rate of each step from 1, as `optimizer.schedule` has "linear", to 0, and "constant".
+
+    warm_up: in steps; a longer one than the training goes as far as it comes.
+    """
+
+    def at(step: int) -> float:
+        ends = shape == "linear" and steps > warm_up
+        left = (steps - step) / (steps - warm_up) if ends else 1.0
+        return peak * min(1.0, step / warm_up, left)
+
+    return at
+
+
+def chosen(rows: Iterable[Row]) -> str:
+    """The rate of the fresh seeds of a search, and whether it is at the edge of it."""
+    rows = list(rows)
+    rate = next(row["learning_rate"] for row in rows if row["kind"] == "fresh")
+    return f"{rate:.3g}" + ", at the edge" * at_edge(rows)
+
+
 def at_edge(rows: Iterable[Row]) -> bool:
     """Whether the best rate of a search, as of `searched`, is its least or its largest one."""
     searched, fresh = (

@@ -264,7 +264,7 @@ def difference(
     return Estimate(float(a.mean() - b.mean()), error, deviation.freedom)
 
 
-def verdict(estimate: Estimate, line: float = 0.0) -> str:
+def at_most(estimate: Estimate, line: float = 0.0) -> str:
     """ "held" of what is at most the line, "contradicted" beyond two standard errors above it, and
     "undecided" between, and of what has no standard error.
     """

@@ -178,7 +178,7 @@ def _lines(
         f"*The best optimizer is faster*: **{faster}**; {best}, "
         f"{_shown(ups[best])} times.\n\n"
         f"*Those that are said to be faster are so by less than 1.4 times in the median*: "
-        f"**{results.verdict(middle, _MEDIAN) if complete else 'undecided'}**; "
+        f"**{results.at_most(middle, _MEDIAN) if complete else 'undecided'}**; "
         f"{_shown(middle)} times, of {len(claimed)}.\n\n"
         f"*Ranks swap while the rate decays*: **{_least_of(swap, _SWAPPED)}**; {_shown(swap)} of "
         f"the pairs.\n\n"
@@ -196,8 +196,8 @@ def _is_end(found: Estimate, losses: _Losses, steps: int, tuned: str = "yes") ->
 
 
 def _least_of(found: Estimate, line: float) -> str:
-    """As of `results.verdict`, of what is at least the line."""
-    return results.verdict(found._replace(value=-found.value), -line)
+    """As of `results.at_most`, of what is at least the line."""
+    return results.at_most(found._replace(value=-found.value), -line)
 
 
 def _shown(found: Estimate) -> str:

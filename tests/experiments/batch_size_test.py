@@ -38,9 +38,9 @@ def test_where_every_rate_diverges_a_search_goes_down_and_its_seeds_have_no_loss
 
 def test_a_verdict_is_undecided_within_two_errors_beyond_the_line():
     for value, said in ((-1, "held"), (0.5, "held"), (0.6, "undecided"), (0.8, "contradicted")):
-        assert results.verdict(Estimate(value, 0.1, 5), 0.5) == said
-    assert results.verdict(Estimate(math.nan, math.nan, 0)) == "undecided"
-    assert results.verdict(Estimate(0.4, math.nan, 0), 0.5) == "undecided"
+        assert results.at_most(Estimate(value, 0.1, 5), 0.5) == said
+    assert results.at_most(Estimate(math.nan, math.nan, 0)) == "undecided"
+    assert results.at_most(Estimate(0.4, math.nan, 0), 0.5) == "undecided"
 
 
 def test_a_critical_batch_takes_a_fifth_more_tokens_than_the_best():

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.depth_rows import measure, report
+from experiments.depth_rows import report
 from experiments.draws import report as draws
 from experiments.harness import lab, layers
 from experiments.harness.trainings import Trainings
@@ -39,12 +39,6 @@ def test_a_layer_that_is_left_out_is_one_whose_branches_end_in_zeros(tmp_path):
         own = jax.device_get(layers.look(run, changed, batch))
         assert own["branch"][layer] == 0 < seen["branch"][layer]
         assert own["angle"][layer] < 1e-3 < seen["angle"][layer]
-
-
-def test_a_rate_grows_to_its_peak_and_falls_on_a_line():
-    rate = measure.line_to_zero(2.0, steps=10, warm_up=4)
-    assert [rate(step) for step in (1, 4, 5)] == pytest.approx([0.5, 2, 2 * 6 / 7])
-    assert rate(10) == pytest.approx(2 / 7) and rate(11) == 0
 
 
 def losses(**means):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.exponents import fits, measure, report
+from experiments.exponents import fits, report
 
 ALPHA, BETA = 0.34, 0.28  # of Hoffmann et al. 2022, 2203.15556, as remembered: any do here
 
@@ -88,10 +88,3 @@ def test_a_number_is_beside_a_line_where_all_of_its_interval_is():
         (0.33, math.nan, math.nan, "undecided"),
     ):
         assert report._within(report.Interval(value, low, high), 1 / 3, 0.05) == said
-
-
-def test_a_schedule_warms_up_and_comes_down_to_nothing_as_far_as_it_comes():
-    line = measure.schedule(2.0, 100, 10, "line")
-    assert [line(1), line(10), line(55), line(100)] == pytest.approx([0.2, 2, 1, 0])
-    assert measure.schedule(2.0, 5, 10, "line")(5) == 1.0
-    assert measure.schedule(2.0, 100, 10, "constant")(100) == 2.0

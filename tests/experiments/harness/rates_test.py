@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from experiments.harness import rates
+from tests.defaults import optimizer_settings
 from tests.experiments.harness.runs import GRID, parabola, trainings
+from transformer_jax.training.schedule import make_schedule
 
 
 @pytest.mark.parametrize("at", [-6.8, -5.5, -5.0, -2.3])
@@ -98,3 +100,15 @@ def test_what_fails_does_so_from_a_rate_on():
 @pytest.mark.parametrize("loss, drawn", [(2.0, 2.0), (7.0, 5.0), (None, 5.0), (math.nan, 5.0)])
 def test_no_training_is_drawn_above_the_loss_before_it(loss, drawn):
     assert rates.drawn({"loss": loss, "initial": 5.0}) == drawn
+
+
+@pytest.mark.parametrize("shape", ["linear", "constant"])
+def test_rates_given_by_step_are_those_of_the_schedule_of_that_name(shape):
+    settings = optimizer_settings(
+        schedule=shape, learning_rate=2.0, final_learning_rate=0.0, warmup_steps=4, steps=10
+    )
+    expected = make_schedule(settings)
+    own = rates.schedule(2.0, 10, 4, shape)
+    for step in range(1, 11):
+        assert own(step) == pytest.approx(np.asarray(expected(step - 1)), abs=1e-6)
+    assert rates.schedule(2.0, 2, 4, shape)(2) == 1.0  # as far as it comes
