@@ -38,7 +38,9 @@ MODES = {
 MOST_SECONDS = 240.0  # that an end takes, so that a hang is noticed
 # What differs from one unbroken run to the next: times, and folders whose files hold or are named
 # by them.
-TIMES = re.compile(rb'"(?:time/\w+|seconds|date)": [^,}\n]+|[\d.e-]+ minutes in all')
+TIMES = re.compile(
+    rb'"(?:time/\w+|seconds|date)": [^,}\n]+|[\d.e-]+ minutes in all|[\d-]+ \d\d:\d\d by '
+)
 UNREAD = {"tensorboard", "state", "__pycache__"}
 
 
