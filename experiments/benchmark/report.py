@@ -111,5 +111,5 @@ def _figure(made: Mapping[str, Result]):
     ax.axvline(rule.TARGET, color="black", linewidth=0.6, linestyle="dotted")
     labels = [f"{name} ({made[name].steps})" for name in shown]
     ax.set_yticks(range(len(shown)), labels)
-    ax.set(xlabel="validation loss in nats (o: reaches the target, x: does not)")
+    ax.set(xlabel="validation loss in nats\n(o: reaches the target, x: does not)")
     return figure

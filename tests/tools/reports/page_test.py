@@ -1,7 +1,10 @@
 """The page of a report: its data are those of the runs, and a browser shows them."""
 
+import base64
+import html
 import itertools
 import json
+import re
 import shutil
 import statistics
 
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.harness.sweep import ROOT
 from tests.tools.pages.held import array, unreached
 from tests.tools.reports.runs_made import NASTY, make, make_twenty, records
 from transformer_jax.tools.reports import arms, compare, looks
@@ -212,6 +216,27 @@ def test_runs_of_any_state_and_of_an_experiment_are_one_page(tmp_path, capsys, m
     assert command.main([str(home / "1"), str(tmp_path), "--output=one.html"]) == 0
     assert "is not a run" in capsys.readouterr().err
     assert (tmp_path / "one.html").exists()
+
+
+@pytest.mark.parametrize(
+    "name", [path.parent.name for path in sorted(ROOT.glob("experiments/*/README.md"))]
+)
+def test_an_experiment_without_runs_is_its_readme_with_the_figures_inside(
+    name, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert command.main([f"--experiment={name}"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    text = (ROOT / "experiments" / name / "README.md").read_text()
+    title, *headings = re.findall("^##? (.*)$", text, flags=re.MULTILINE)
+    assert f"<h1>{html.escape(title)}</h1>" in page
+    assert [f"<h2>{heading}</h2>" in page for heading in headings] == [True] * len(headings)
+    figures = re.findall(r"!\[(.*)\]\((.*)\)", text)
+    for caption, file in figures:
+        assert f"<strong>{html.escape(caption)}</strong>" in page
+        figure = (ROOT / "experiments" / name / file).read_bytes()
+        assert base64.b64encode(figure).decode() in page
+    assert page.count("<img") == len(figures) and "&lt;!--" not in page
 
 
 @pytest.mark.parametrize(("second", "chance"), [(2.1, True), (2.21, False)])

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-_ROOT = Path(__file__).parents[3]  # of a clone
+ROOT = Path(__file__).parents[3]  # of a clone
 # The policy forbids every request: what a page shows, it holds.
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -31,7 +31,7 @@ script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
 </head>
 <body>
 <header><h1>{title}</h1></header>
-<main></main>
+<main>{body}</main>
 <noscript>This page needs JavaScript.</noscript>
 <footer>{made}</footer>
 <script type="application/json" id="data">{data}</script>
@@ -41,21 +41,29 @@ script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
 """
 
 
-def page(title: str, data: Any, *, styles: Sequence[str] = (), scripts: Sequence[str] = ()) -> str:
+def page(
+    title: str,
+    data: Any,
+    *,
+    styles: Sequence[str] = (),
+    scripts: Sequence[str] = (),
+    body: str = "",
+) -> str:
     """An HTML file that shows `data`; it needs no network and no other file.
 
-    The scripts find an empty <main>, and what `page.js` gives them, first of all the data.
+    The scripts find <main>, and what `page.js` gives them, first of all the data.
 
     Args:
       data: what JSON holds; arrays as `numbers` gives them.
       styles, scripts: names of files in this folder, after the shared `page.css` and `page.js`.
+      body: HTML that <main> begins with.
 
     Raises:
       ValueError: there is a NaN or an infinity in `data`, which JSON lacks.
     """
     sheets = "".join(file(name) for name in ("page.css", *styles))
     code = "\n".join(f"<script>\n{_script(file(name))}</script>" for name in ("page.js", *scripts))
-    shown = {"title": html.escape(title), "styles": sheets, "scripts": code}
+    shown = {"title": html.escape(title), "styles": sheets, "scripts": code, "body": body}
     return _PAGE.format(**shown, data=embedded(data), made=html.escape(_made()))
 
 
@@ -70,7 +78,7 @@ def _made() -> str:
     """When, by which command and by which commit of this code the page was written."""
     program = Path(sys.argv[0]).stem
     words = [word.removeprefix("--mode=") for word in (program, *sys.argv[1:]) if word != "main"]
-    command = ["git", f"--git-dir={_ROOT}/.git", f"--work-tree={_ROOT}", "describe"]
+    command = ["git", f"--git-dir={ROOT}/.git", f"--work-tree={ROOT}", "describe"]
     command += ["--always", "--dirty", "--abbrev=9"]
     told = f"{time.strftime('%Y-%m-%d %H:%M')} by ./launch.sh {shlex.join(words)}"
     with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, no clone

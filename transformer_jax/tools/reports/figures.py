@@ -25,6 +25,7 @@ matplotlib.rcParams.update(
         "legend.fontsize": 8,
         "lines.linewidth": 1.3,
         "lines.markersize": 4,
+        "savefig.bbox": "tight",  # a label that is longer than its panel is not cut
         "savefig.dpi": 130,
         "svg.hashsalt": "transformer_jax",
     }

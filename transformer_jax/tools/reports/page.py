@@ -15,13 +15,18 @@ from transformer_jax.tools.reports.records import DIAGNOSTICS, Curve, Record, re
 _SPIKE = "spike/loss"
 
 
-def report(runs: Sequence[Record], title: str) -> str:
-    """One HTML file that shows the runs; it needs no network and no other file."""
+def report(runs: Sequence[Record], title: str, body: str = "") -> str:
+    """One HTML file that shows the runs; it needs no network and no other file.
+
+    body: HTML that stands before them, or alone where there are none.
+    """
+    curves = ("uplot/uPlot.iife.min.js", "report_curves.js", "report_heat.js", "report.js")
     return page(
         title,
-        data(runs),
+        data(runs) if runs else {},
         styles=("uplot/uPlot.min.css", "report.css"),
-        scripts=("uplot/uPlot.iife.min.js", "report_curves.js", "report_heat.js", "report.js"),
+        scripts=curves if runs else (),
+        body=body,
     )
 
 

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.runs.workdir import CONFIG, write_atomically
-from transformer_jax.tools.pages.page import check_name
+from transformer_jax.tools.pages.page import ROOT, check_name
 from transformer_jax.tools.reports.page import report
+from transformer_jax.tools.reports.readme import readme
 from transformer_jax.tools.reports.records import gather
 
 
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "diagnostics, samples and outcomes of runs. It opens from disk, without a network.",
     )
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="a --workdir of training")
-    parser.add_argument("--experiment", metavar="NAME", help="all runs of an experiment")
+    parser.add_argument("--experiment", metavar="NAME", help="an experiment, its trained runs")
     parser.add_argument(
         "--runs_dir",
         type=lambda folder: Path(os.path.expanduser(folder)),  # a user who is not here stays
@@ -50,38 +51,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if bool(arguments.runs) == bool(arguments.experiment):
             raise ValueError("give RUN ..., the work directories, or --experiment=NAME")
-        experiment = arguments.experiment or ""
-        folders = arguments.runs or _of_experiment(experiment, arguments.runs_dir)
-        _write(folders, Path(experiment).name or "Runs", arguments.output)
+        if arguments.experiment:
+            _write(*_of_experiment(arguments.experiment, arguments.runs_dir), arguments.output)
+        else:
+            _write(arguments.runs, "Runs", "", arguments.output)
         return 0
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
-def _write(folders: Sequence[Path], title: str, output: Path) -> None:
+def _write(folders: Sequence[Path], title: str, body: str, output: Path) -> None:
     check_name(output)
     if output.is_dir():
         raise ValueError(f"--output={output} is a folder: name a file, as {output}/report.html")
     if not output.parent.is_dir():
         raise ValueError(f"--output={output}: there is no folder {output.parent}")
-    runs = gather(folders)
-    text = report(runs, title)
+    runs = gather(folders) if folders else []
+    text = report(runs, title, body)
     write_atomically(output, text)
-    count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    count = f"{len(runs)} run{'s' * (len(runs) != 1)}" if runs else title
     print(f"The page of {count} is {output} ({len(text.encode()) / 1e6:.1f} MB)")
 
 
-def _of_experiment(experiment: str, runs_dir: Path) -> list[Path]:
-    """The work directories of the trained runs of an experiment, a name or the path of a folder."""
-    home = runs_dir / Path(experiment).name
-    found = sorted(path.parent for path in home.glob(f"*/{CONFIG}"))
-    if not found:
-        what = "has no trained runs" if home.is_dir() else "is not there"
+def _of_experiment(experiment: str, runs_dir: Path) -> tuple[list[Path], str, str]:
+    """The work directories of the trained runs of an experiment, a name or the path of a folder,
+    and the title and the HTML of its README, if it is here."""
+    name = Path(experiment).name
+    runs = sorted(path.parent for path in (runs_dir / name).glob(f"*/{CONFIG}"))
+    for folder in (Path(experiment), ROOT / "experiments" / name):
+        if (folder / "README.md").is_file():
+            return runs, *readme(folder)
+    if not runs:
+        what = "has no trained runs" if (runs_dir / name).is_dir() else "is not there"
         raise ValueError(
-            f"{home} {what}: run ./launch.sh experiment {experiment}, or name its --runs_dir"
+            f"{runs_dir / name} {what}: run ./launch.sh experiment {experiment}, or name its "
+            "--runs_dir"
         )
-    return found
+    return runs, name, ""
 
 
 if __name__ == "__main__":
