@@ -27,7 +27,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     tracks = results.read_json(path)
     entries = tracks.get(track, {})
     for name in dict.fromkeys(run.labels["entry"] for run in runs):
-        entries[name] = _entry([run for run in runs if run.labels["entry"] == name])
+        entry = _entry([run for run in runs if run.labels["entry"] == name])
+        if entry["losses"] != entries.get(name, {}).get("losses"):  # else reported again, later
+            entries[name] = entry
     tracks |= {track: entries}
     text = json.dumps(tracks, indent=1, sort_keys=True, ensure_ascii=False)
     write_atomically(path, text + "\n")
