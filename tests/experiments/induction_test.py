@@ -6,11 +6,16 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.harness.sweep import ROOT
+from experiments.harness.trainings import Trainings
 from experiments.horizons import measure as horizons
 from experiments.induction import measure as induction
-from experiments.induction import report
+from experiments.induction import report, sweep
 from tests.experiments import tiny
+from transformer_jax.config.build import build
+from transformer_jax.config.load import load
 from transformer_jax.data.corpora import repeat
+from transformer_jax.inspection.losses import of_tokens
 
 STEPS, RATE = 20, 0.02
 
@@ -26,6 +31,21 @@ def test_progress_is_0_for_who_knows_the_words_and_1_for_who_is_certain():
     half = knows.copy()
     half[0] /= 2  # of 8 and of 7 places that count
     assert induction.progress(half, words) == pytest.approx(0.5 * 8 / 15)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layers", [1, 2])
+def test_repeats_take_two_layers(layers, tmp_path):
+    """One finds which words a row has, two which of them comes next (Olsson et al. 2022)."""
+    arm = next(run for run in sweep.SWEEPS["depth"](False) if run.labels["arm"] == layers)
+    small = {"model.d_model": 32, "model.d_ff": 64, "model.num_heads": 2}
+    own = {"train.steps": 400, "data.cache_dir": str(tmp_path)}
+    run = build(load(str(ROOT / arm.config), arm.overrides | small | own))
+    *_, last = Trainings(run).steps(8e-3, seed=0)
+    batch = run.data.split("validation").batches[0][0]
+    losses = of_tokens(run.outputs(last.state.params, batch, None, ())[0], batch, run.loss)
+    progress = induction.progress(np.asarray(losses), batch["targets"])
+    assert progress > 0.8 if layers == 2 else progress < 0
 
 
 def training(arm, seed, at, rate=2e-3, **own):
