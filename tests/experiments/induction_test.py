@@ -15,6 +15,7 @@ from tests.experiments import tiny
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.data.corpora import repeat
+from transformer_jax.devices.mesh import place
 from transformer_jax.inspection.losses import of_tokens
 
 STEPS, RATE = 20, 0.02
@@ -42,9 +43,9 @@ def test_repeats_take_two_layers(layers, tmp_path):
     own = {"train.steps": 400, "data.cache_dir": str(tmp_path)}
     run = build(load(str(ROOT / arm.config), arm.overrides | small | own))
     *_, last = Trainings(run).steps(8e-3, seed=0)
-    batch = run.data.split("validation").batches[0][0]
+    batch = place(run.mesh, run.data.split("validation").batches[0][0])
     losses = of_tokens(run.outputs(last.state.params, batch, None, ())[0], batch, run.loss)
-    progress = induction.progress(np.asarray(losses), batch["targets"])
+    progress = induction.progress(np.asarray(losses), np.asarray(batch["targets"]))
     assert progress > 0.8 if layers == 2 else progress < 0
 
 
