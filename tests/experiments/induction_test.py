@@ -41,7 +41,7 @@ def test_repeats_take_two_layers(layers, tmp_path):
     arm = next(run for run in sweep.SWEEPS["depth"](False) if run.labels["arm"] == layers)
     small = {"model.d_model": 32, "model.d_ff": 64, "model.num_heads": 2}
     own = {"train.steps": 400, "data.cache_dir": str(tmp_path)}
-    run = build(load(str(ROOT / arm.config), arm.overrides | small | own))
+    run = build(load(str(ROOT / arm.config), {**arm.overrides, **small, **own}))
     *_, last = Trainings(run).steps(8e-3, seed=0)
     batch = place(run.mesh, run.data.split("validation").batches[0][0])
     losses = of_tokens(run.outputs(last.state.params, batch, None, ())[0], batch, run.loss)
