@@ -155,8 +155,3 @@ def forget():
 
     yield forget
     forget()
-
-
-@pytest.fixture
-def key() -> jax.Array:
-    return jax.random.key(0)

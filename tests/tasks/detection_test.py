@@ -2,57 +2,41 @@
 
 import itertools
 import json
-import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.tasks import small
 from tests.whole.command_line import records
 from transformer_jax.commands.generate import generate
 from transformer_jax.commands.train import train
 from transformer_jax.config.build import build
 from transformer_jax.config.load import CONFIGS, load
-from transformer_jax.configs import default
 from transformer_jax.data.prepare.pictures import UNIT
 from transformer_jax.data.read import images
-from transformer_jax.tasks import TASKS, detection
+from transformer_jax.tasks import detection
 from transformer_jax.tools.show.inspect import inspect
 
-CHANGES = {
+CHANGES = small.IMAGES | {
     "data.source": "coco",
     "data.train": ("train.json",),
     "data.validation": ("test.json",),
     "data.test": ("test.json",),
     "data.image_size": (24, 32),
-    "data.channels": 1,
-    "data.packing": False,
     "data.max_target_length": 3,
     "data.batch_size": 8,
     "data.streams": 4,
-    "data.workers": 1,
     "evaluate.batch_size": 4,
     "model.architecture": "encoder_set",
     "model.num_queries": 4,
-    "model.residual": "pre_ln",
-    "model.num_layers": 1,
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
     "model.stem": "conv",
-    "model.patch_size": 4,
     "model.prefix_tokens": 0,
     "model.positions": "sine_2d",
     "model.positions_in": "attention",
     "optimizer.name": "adamw",
-    "optimizer.schedule": "constant",
     "optimizer.learning_rate": 3e-3,
-    "optimizer.warmup_steps": 1,
-    "train.steps": 40,
-    "train.log_every": 10,
-    "train.evaluate_every": 20,
-    "checkpoint.every": 10,
 }
 ROWS, COLUMNS = 48, 64
 COUNTS = {"train": 24, "test": 6}
@@ -97,10 +81,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def config(folder):
     """changes -> the config of a small run on these images."""
-    own = CHANGES | {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
-    return lambda **more: load(
-        default.__file__, own | {key.replace("__", "."): more[key] for key in more}
-    )
+    return small.configs(folder, CHANGES)
 
 
 @pytest.mark.long
@@ -214,10 +195,6 @@ def test_too_many_boxes_are_left_out_and_all_is_told(config, folder, capsys):
     shown = capsys.readouterr().out
     assert "target boxes: median / 90 % / longest" in shown
     assert "train: 1 boxes without area and 1 crowds or difficult boxes are left out" in shown
-
-
-def test_a_recipe_can_be_sent_to_a_process():
-    assert pickle.loads(pickle.dumps(TASKS["detection"].recipe)).name == "detection"
 
 
 @pytest.mark.parametrize(

@@ -20,32 +20,17 @@ from transformer_jax.data.read import images
 from transformer_jax.tasks import TASKS
 from transformer_jax.tools.show.inspect import inspect
 
-CHANGES = {
+CHANGES = small.IMAGES | {
     "data.source": "folder",
     "data.image_size": (8, 12),
-    "data.channels": 1,
     "data.augment": ("shift", "flip"),
-    "data.packing": False,
     "data.batch_size": 16,
-    "data.workers": 1,
     "evaluate.batch_size": 8,
     "model.architecture": "encoder_only",
-    "model.residual": "pre_ln",
-    "model.num_layers": 1,
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
-    "model.patch_size": 4,
     "model.pooling": "first",
     "model.positions": "learned",
     "task.name": "image_classification",
-    "optimizer.schedule": "constant",
     "optimizer.learning_rate": 0.01,
-    "optimizer.warmup_steps": 1,
-    "train.steps": 40,
-    "train.log_every": 10,
-    "train.evaluate_every": 20,
-    "checkpoint.every": 10,
 }
 
 
@@ -57,10 +42,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def config(folder):
     """changes -> the config of a small run on the drawn images."""
-    own = CHANGES | {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
-    return lambda **more: load(
-        default.__file__, own | {key.replace("__", "."): more[key] for key in more}
-    )
+    return small.configs(folder, CHANGES)
 
 
 def test_what_a_model_says_of_images_is_scored_and_given_for_their_paths(config):

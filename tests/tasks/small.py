@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -57,6 +58,24 @@ CHANGES = {
         "data.test": ("words",),
     },
 }
+# A model of images, and a training that takes no time.
+IMAGES: dict[str, Any] = {
+    "data.channels": 1,
+    "data.packing": False,
+    "data.workers": 1,
+    "model.residual": "pre_ln",
+    "model.num_layers": 1,
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "model.patch_size": 4,
+    "optimizer.schedule": "constant",
+    "optimizer.warmup_steps": 1,
+    "train.steps": 40,
+    "train.log_every": 10,
+    "train.evaluate_every": 20,
+    "checkpoint.every": 10,
+}
 LINES = ["a b c", "", "h d d", "c d e f g a", "b b b", "f a e", "d"]
 ALONE = (0, 2, 5)  # as long as each other
 
@@ -84,6 +103,14 @@ def make_models(folder):
         return run, initial(run)
 
     return make
+
+
+def configs(folder, own):
+    """A function to a config of files in a folder from changes, "__" in whose names is a dot."""
+    own = own | {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    return lambda **more: load(
+        default.__file__, own | {key.replace("__", "."): more[key] for key in more}
+    )
 
 
 def beside(run, changes):

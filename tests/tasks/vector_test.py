@@ -9,12 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tasks import small
 from tests.whole.command_line import records
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.commands.generate import generate
 from transformer_jax.commands.train import train
-from transformer_jax.config.load import load
-from transformer_jax.configs import default
 from transformer_jax.data.prepare.recipe import Column, Recipe
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Family, Outputs
@@ -145,8 +144,6 @@ def config(tmp_path, monkeypatch):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     changes = {
         "data.source": "json",
-        "data.dir": str(tmp_path),
-        "data.cache_dir": str(tmp_path / "cache"),
         "data.train": ("train.jsonl",),
         "data.validation": ("test.jsonl",),
         "data.test": ("test.jsonl",),
@@ -170,9 +167,7 @@ def config(tmp_path, monkeypatch):
         "train.accumulation_steps": 2,
         "checkpoint.every": 50,
     }
-    return lambda **more: load(
-        default.__file__, changes | {key.replace("__", "."): more[key] for key in more}
-    )
+    return small.configs(tmp_path, changes)
 
 
 def test_vectors_are_trained_resumed_scored_and_predicted(config, tmp_path, capsys):

@@ -39,24 +39,6 @@ def plain_update(name):
     return first_update(make_optimizer(name, epsilon=PLAIN), params, gradients[0])
 
 
-@pytest.mark.parametrize("peak", [RATE, 10 * RATE])
-def test_an_independent_decay_follows_the_schedule_and_not_its_peak(peak):
-    """What decays in a step is the share of the peak that the schedule has left times the decay."""
-    params, gradients = make_case()
-    schedule, decay = (lambda count: peak * 0.5**count), 0.3
-    changes = dict(learning_rate=peak, groups=(("dense/kernel", 0.5, decay),))
-    result = run(make_optimizer("adamw_independent", schedule, **changes), params, gradients)
-    m = v = np.zeros(params["dense"]["kernel"].shape)
-    expected = np.array(params["dense"]["kernel"], np.float64)
-    for t, gradient in enumerate(gradients, start=1):
-        g = np.array(gradient["dense"]["kernel"], np.float64)
-        m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g * g
-        step = adam_direction(m / (1 - BETA1**t), v / (1 - BETA2**t), t)
-        left = 0.5 ** (t - 1)
-        expected = expected - left * (peak * 0.5 * step + decay * expected)
-    np.testing.assert_allclose(result["dense"]["kernel"], expected, rtol=1e-3, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_shares_of_a_parameterisation_are_factors_on_rate_and_epsilon(name):
     """Of Adam's and Lion's rate as they are; steps of Adafactor and LAMB have the parameter's size

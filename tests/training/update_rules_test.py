@@ -191,7 +191,6 @@ def muon(param, gradients):
 # How each row steps a matrix or a vector of one layer
 REFERENCES = {
     "adam": adam_like(adam),
-    "adamw": adam_like(adam),
     "radam": adam_like(radam),
     "stable_adamw": adam_like(stable_adam),
     "lamb": adam_like(lamb),
