@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from tests.tools.convert.hugging_face_test import BERT, DISTILBERT, ELECTRA, ROBERTA, V
 from tests.whole.command_line import call
 from transformer_jax.commands import restore
 from transformer_jax.config.build import built
@@ -21,45 +22,26 @@ transformers = pytest.importorskip("transformers")
 torch.set_num_threads(1)
 pytestmark = pytest.mark.long
 
-SIZES = dict(
-    vocab_size=59,
-    hidden_size=32,
-    intermediate_size=48,
-    num_attention_heads=4,
-    num_hidden_layers=2,
-    max_position_embeddings=40,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+SIZES = {"bert": BERT, "roberta": ROBERTA, "electra": ELECTRA, "distilbert": DISTILBERT}
 LABELS = {0: "positive", 1: "negative", 2: "else"}
 SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk", "mask")}
 TEXTS = ["w11 w12 w13", "w20", "w30 w31 [MASK] w33 w34"]
-
-
-DISTILBERT = dict(
-    vocab_size=59, dim=32, hidden_dim=48, n_heads=4, n_layers=2, max_position_embeddings=40,
-    dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0,
-)  # fmt: skip
 
 
 def saved(folder, name, **more):
     """A random model of this class, as `save_pretrained` writes it, with a tokenizer."""
     torch.manual_seed(0)
     kind = getattr(transformers, name)
-    sizes = DISTILBERT if name.startswith("Distil") else SIZES
-    sizes = sizes | {"embedding_size": 32} if name.startswith("Electra") else sizes
-    roberta = name.startswith("Roberta")  # two rows of whose positions no token reads
-    model = kind(
-        kind.config_class(**{**sizes, "max_position_embeddings": 40 + 2 * roberta}, **more)
-    )
+    model = kind(kind.config_class(**SIZES[kind.config_class.model_type], **more))
     model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     model.save_pretrained(folder)
+    roberta = name.startswith("Roberta")
     order = [1, 0, 2, 3, 4] if roberta else range(5)  # which has pad behind the first
     words = {token: order[number] for number, token in enumerate(SPECIAL.values())}
-    words |= {f"w{n}": n for n in range(len(SPECIAL), 59)}
+    words |= {f"w{n}": n for n in range(len(SPECIAL), V)}
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     library.add_special_tokens([*SPECIAL.values()])
     library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
