@@ -129,6 +129,12 @@ def every_second_long(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
     return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks, strict=False)]
 
 
+def repeated_long(keys: Iterable[Any]) -> list[Any]:
+    """Marks of cases by their keys: those whose key another one before has are long tests."""
+    keys = list(keys)
+    return [pytest.mark.long if key in keys[:number] else () for number, key in enumerate(keys)]
+
+
 def model(config: Any) -> Any:
     """The model of a config, of whichever family."""
     return family_of(config).model(config)

@@ -23,6 +23,9 @@ assert_to_three_places = functools.partial(np.testing.assert_allclose, rtol=0, a
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
 
 
+DRAWING = "profiled", "gain", "gained", "embedding_gain", "reads"  # fields of a scheme
+
+
 def sized(architecture, encoder, decoder, **changes):
     """A config of so many layers; of the stack that an architecture lacks it holds none."""
     return tiny.config(
@@ -49,8 +52,7 @@ def test_every_field_shows_in_the_equation_but_those_that_draw():
     plain = ResidualScheme()
     formulas = ("skip", "branch", "read", "pre_where", "post_where", "stream", "input")
     set_to = dict.fromkeys(formulas, lambda depth: 2.0) | {"trained_branch": "scalar"}
-    draw = {"profiled", "gain", "gained", "embedding_gain", "reads"}
-    for name in {field.name for field in dataclasses.fields(plain)} - draw:
+    for name in {field.name for field in dataclasses.fields(plain)} - {*DRAWING}:
         value = set_to.get(name, not getattr(plain, name))
         assert dataclasses.replace(plain, **{name: value}).equation != plain.equation, name
 
@@ -151,7 +153,14 @@ def drawn(residual):
     return tiny.flat(tiny.initial_parameters(config))
 
 
-@pytest.mark.parametrize("residual", SCHEMES)
+def schemes():
+    """Of those that draw alike one, and the others in the long tests."""
+    ways = [[getattr(row, field) for field in DRAWING] for row in SCHEMES.values()]
+    marked = zip(SCHEMES, tiny.repeated_long(ways), strict=True)
+    return [pytest.param(name, marks=marks) for name, marks in marked]
+
+
+@pytest.mark.parametrize("residual", schemes())
 def test_gains_multiply_the_draw_that_all_schemes_share(residual):
     """Of all parameters but those of norms, and trained scales, which are no draws."""
     plain, scaled = drawn("post_ln"), drawn(residual)

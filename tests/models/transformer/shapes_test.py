@@ -8,6 +8,7 @@ import pytest
 
 from tests.models import reference, tiny
 from transformer_jax.models.layers.feed_forward import ACTIVATIONS
+from transformer_jax.models.transformer.schemes import SCHEMES
 
 OTHER_CHOICES = (
     dict(attention_score="dot_product", attention_weights="sigmoid"),
@@ -65,18 +66,23 @@ SIZES = dict(num_encoder_layers=3, num_decoder_layers=4)
 
 
 def cases():
-    """Every scheme in both stacks, and once in an encoder or a decoder alone; positions and the
-    other choices take turns."""
+    """Every scheme in both stacks, and once in an encoder or a decoder alone, of those that are one
+    equation (they draw apart) one in the short tests; positions and the other choices take turns.
+    """
     heads = itertools.cycle(tiny.HEADS)
     choices = tiny.with_positions(itertools.cycle(OTHER_CHOICES))
     alone = itertools.cycle(("encoder_only", "decoder_only"))
     residuals = [dict(residual=residual) for residual in tiny.SCHEMES]
     every = [("encoder_decoder", residual) for residual in (*residuals, *MIXTURES)]
     every += [(next(alone), residual) for residual in residuals]
-    for shape, residual in every:
+    equal = tiny.repeated_long(
+        (SCHEMES[name].equation, reference.SUBLAYERS[name]) for name in tiny.SCHEMES
+    )
+    for (shape, residual), marks in zip(every, [*equal, (), (), (), *equal], strict=True):
         shape = next(heads) if shape == "encoder_only" else shape
         config = tiny.config(**(tiny.SHAPES[shape] | residual | SIZES | next(choices)))
-        yield pytest.param(config, id="-".join([shape, *residual.values(), config.positions]))
+        name = "-".join([shape, *residual.values(), config.positions])
+        yield pytest.param(config, id=name, marks=marks)
     for biases, norm in (("outward", "layer_norm"), ("none", "layer_norm_plain")):
         own = dict(attention_bias=biases, norm=norm, qk_norm=True, residual="pre_ln")
         yield pytest.param(tiny.config(**own, positions="rotary"), id=norm)
