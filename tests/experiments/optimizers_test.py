@@ -51,7 +51,8 @@ def lines(losses):
     return report._lines(losses, ups, "muon", 500)
 
 
-def test_verdicts_follow_the_lines_of_the_protocol():
+def test_verdicts_follow_the_lines_of_the_protocol(monkeypatch):
+    monkeypatch.setattr(report, "_DRAWS", 100)  # as good for errors that are as small
     ends = dict.fromkeys(report._CLAIMED, 600) | {"adamw": 500, "muon": 650, "sgd": 260}
     halves = ends | {"soap": 255, "muon": 254, "adamw": 700, "lion": 270, "lamb": 280}
     text, numbers = lines(losses(ends, halves, untuned=0.6))

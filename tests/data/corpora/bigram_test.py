@@ -3,20 +3,13 @@
 import numpy as np
 import pytest
 
+from tests.data.corpora.repeat_test import pieces
 from transformer_jax.data.corpora import bigram
-
-
-def pieces(split: str) -> np.ndarray:
-    """The whole pieces (n, 32) of a split, by the numbers of their words: all but the last."""
-    words = bigram.text(split).split(" ")
-    assert len(words) == bigram.SPLITS[split] * 32 - 1
-    numbers = np.array([bigram.WORDS.index(word) for word in words[:-31]])
-    return numbers.reshape(-1, 32)
 
 
 @pytest.fixture(scope="module")
 def train() -> np.ndarray:
-    return pieces("train")
+    return pieces(bigram, "train", length=32)
 
 
 def counted_entropy(*columns: np.ndarray) -> float:
@@ -66,7 +59,7 @@ def test_the_second_half_of_a_piece_is_a_copy_of_the_first(train):
 
 def test_splits_are_the_same_each_time_and_share_no_piece():
     assert bigram.text("validation") == bigram.text("validation")
-    found = {split: set(map(tuple, pieces(split))) for split in bigram.SPLITS}
+    found = {split: set(map(tuple, pieces(bigram, split, length=32))) for split in bigram.SPLITS}
     for split, size in bigram.SPLITS.items():  # two may be equal by chance
         assert len(found[split]) >= 0.999 * (size - 1)
     assert len(set().union(*found.values())) == sum(map(len, found.values()))

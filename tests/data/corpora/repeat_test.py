@@ -8,13 +8,12 @@ import pytest
 from transformer_jax.data.corpora import backcopy, bigram, repeat
 
 
-def pieces(corpus, split: str, *of: str) -> np.ndarray:
+def pieces(corpus, split: str, *of: str, length: int = 0) -> np.ndarray:
     """The whole pieces (n, T) of a split, by the numbers of their words: all but the last."""
-    words = corpus.text(split, *of).split(" ")
-    assert len(words) == corpus.SPLITS[split] * corpus.LENGTH - 1
+    words, length = corpus.text(split, *of).split(" "), length or corpus.LENGTH
+    assert len(words) == corpus.SPLITS[split] * length - 1
     numbers = {word: number for number, word in enumerate(corpus.WORDS)}
-    whole = [numbers[word] for word in words[: 1 - corpus.LENGTH]]
-    return np.array(whole).reshape(-1, corpus.LENGTH)
+    return np.array([numbers[word] for word in words[: 1 - length]]).reshape(-1, length)
 
 
 @pytest.mark.parametrize("corpus", [repeat, backcopy])
