@@ -19,9 +19,11 @@ def test_a_layer_that_is_left_out_is_one_whose_branches_end_in_zeros(tmp_path):
     trainings = Trainings(build(tiny.config(tmp_path, 3, shapes)))
     *_, last = trainings.steps(0.02, 0)
     params, run, batch = last.state.params, trainings.run, last.batch
-    seen = jax.device_get(layers.look(run, params, batch))
-    drops = jax.device_get(layers.losses_without(run, params, batch))
-    whole = lab.mean_loss(run, run.model, params, batch)
+    look = jax.jit(lambda params: layers.look(run, params, batch))
+    mean_loss = jax.jit(lambda params: lab.mean_loss(run, run.model, params, batch))
+    losses_without = jax.jit(lambda params: layers.losses_without(run, params, batch))
+    seen, drops = jax.device_get((look(params), losses_without(params)))
+    whole = mean_loss(params)
     decoder = params["decoder"]
     ends = [("self_attention", "output"), ("feed_forward", "down")]
     for layer in range(LAYERS):
@@ -34,9 +36,9 @@ def test_a_layer_that_is_left_out_is_one_whose_branches_end_in_zeros(tmp_path):
             }
             changed[part] = decoder[part] | zeros
         changed = params | {"decoder": changed}
-        without = lab.mean_loss(run, run.model, changed, batch)
+        without = mean_loss(changed)
         assert drops[layer] == pytest.approx(float(without - whole), abs=1e-6)
-        own = jax.device_get(layers.look(run, changed, batch))
+        own = jax.device_get(look(changed))
         assert own["branch"][layer] == 0 < seen["branch"][layer]
         assert own["angle"][layer] < 1e-3 < seen["angle"][layer]
 

@@ -174,7 +174,7 @@ def test_the_loss_is_that_of_answers(run):
         opens, end = ([*row].index(word) for word in ("=", ""))
         own[opens + 1 : end + 1] = True
     params = run.new_state(batch).params
-    outputs, _ = run.outputs(params, batch, None, ())
+    outputs, _ = jax.jit(lambda params: run.outputs(params, batch, None, ()))(params)
     every = run.loss.function.each(outputs, batch)
     loss, weight, _ = measure.asking(run, measure.to_the_end).loss(outputs, batch)
     assert weight == asked.sum()

@@ -111,7 +111,7 @@ def test_the_largest_logit_is_shown_as_it_is_before_it_is_capped():
     """In the first layer, whose queries and keys no cap has changed; capped it is at most 0.1."""
     config = dataclasses.replace(PRE_LN, attention_softcap=0.1)
     params, batch = tiny.random_parameters(PRE_LN), tiny.packed_batch()
-    (_, shown), (_, plain) = (observe(make(c), params, batch) for c in (config, PRE_LN))
+    (_, shown), (_, plain) = (observe_function(c)(params, batch) for c in (config, PRE_LN))
     capped, largest = (x["decoder"].largest_logit["self_attention"][0] for x in (shown, plain))
     np.testing.assert_allclose(capped, largest, rtol=1e-5)
     assert np.max(largest) > 0.1
