@@ -15,8 +15,6 @@ from transformer_jax.tools.convert.family import (
     SIDES,
     Family,
     Setting,
-    Settings,
-    Values,
 )
 
 
@@ -87,40 +85,33 @@ def _family(
     kind: str,
     make_rows: Callable[[TransformerConfig], list[rows.Row]],
     *,
-    residual: str = "pre_ln",
-    positions: str = "learned",
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
     activation: str = "gelu",
     scaled: bool = False,
-    embedding_norm: bool = False,
-    logits_bias: bool = True,
-    old: Mapping[str, Any],
+    **more: Any,
 ) -> Family:
     """One of the families.
 
-    activation, scaled: what config.json means that leaves them out. old: keys of old releases, by
-    the value that says what this family is.
+    theirs: what it is by the keys of old releases. activation, scaled: what config.json means that
+    leaves them out. more: further fields of `Family`.
     """
-
-    def read(theirs: Settings, ours: Values) -> Values:
-        for key, value in old.items():
-            theirs.refuse(key, value)
-        if positions == "sinusoidal":
-            marian.check_sinusoids(theirs, ours["d_model"])
-        return {}
-
-    length = "max_length" if positions == "learned" else "length"
+    ours = {
+        **dict(
+            architecture="encoder_decoder",
+            residual="pre_ln",
+            norm_epsilon=1e-5,
+            positions="learned",
+            logits_bias=True,
+        ),
+        **ours,
+    }
+    length = "max_length" if ours["positions"] == "learned" else "length"
     return Family(
         name=name,
         heads={"tokens": (f"{kind}ForConditionalGeneration", "translation")},
-        ours=dict(
-            architecture="encoder_decoder",
-            residual=residual,
-            norm_epsilon=1e-5,
-            positions=positions,
-            embedding_norm=embedding_norm,
-            logits_bias=logits_bias,
-        ),
-        theirs=dict(tie_word_embeddings=True),
+        ours=ours,
+        theirs={"tie_word_embeddings": True, **theirs},
         both=(
             Setting("vocab_size", "vocab_size"),
             Setting("max_position_embeddings", length),
@@ -129,46 +120,53 @@ def _family(
             Setting("scale_embedding", "embedding_scale", scaled, {True: None, False: 1.0}),
         ),
         rows=make_rows,
-        channels=marian.channels if positions == "sinusoidal" else np.arange,
-        read=read,
-        left=() if positions == "learned" else marian.POSITIONS,
-        fixed=_tables if positions == "sinusoidal" else lambda config, length: {},
         optional="logits_bias/*",
         copies=tuple(
             (copy, "model.shared.weight")
             for copy in ("lm_head.weight", *(f"model.{s}.embed_tokens.weight" for s in SIDES))
         ),
         prefix="model.",
-        idle=("classif*_dropout", "*_layerdrop"),
+        **more,
     )
 
 
-_OLD = {"normalize_embedding": True, "static_position_embeddings": False, "extra_pos_embeddings": 2}
+_NORMED = {"normalize_embedding": True}
+_NORMED |= {"static_position_embeddings": False, "extra_pos_embeddings": 2}
+_PRE_NORMS = {"normalize_before": True, "add_final_layer_norm": True}
 BART = _family(
     "bart",
     "Bart",
     functools.partial(_learned, "post_norm"),
-    residual="post_ln",
-    embedding_norm=True,
-    old={"normalize_before": False, "add_final_layer_norm": False, **_OLD},
+    ours={"residual": "post_ln", "embedding_norm": True},
+    theirs={"normalize_before": False, "add_final_layer_norm": False, **_NORMED},
 )
 # Liu et al. 2020
 MBART = _family(
     "mbart",
     "MBart",
     functools.partial(_learned, "pre_norm"),
-    embedding_norm=True,
-    old={"normalize_before": True, "add_final_layer_norm": True, **_OLD},
+    ours={"embedding_norm": True},
+    theirs=_PRE_NORMS | _NORMED,
 )
 # Fan et al. 2021, and NLLB
 M2M_100 = _family(
-    "m2m_100", "M2M100", _fixed, activation="relu", scaled=True, logits_bias=False, old={}
+    "m2m_100",
+    "M2M100",
+    _fixed,
+    ours={"logits_bias": False},
+    theirs={},
+    activation="relu",
+    scaled=True,
 )
 # Zhang et al. 2020
 PEGASUS = _family(
     "pegasus",
     "Pegasus",
     _sines_first,
-    positions="sinusoidal",
-    old={"normalize_before": True, "add_final_layer_norm": True, "normalize_embedding": False},
+    ours={"positions": "sinusoidal"},
+    theirs=_PRE_NORMS | {"normalize_embedding": False},
+    read=marian.check_sinusoids,
+    channels=marian.channels,
+    left=marian.POSITIONS,
+    fixed=_tables,
 )

@@ -106,6 +106,13 @@ def _pooling(names: _Names, theirs: Settings, ours: Values) -> Values:
     return {"pooling": "pooler"}  # which is missed by name where it is missing
 
 
+def _poolings(names: _Names, ours: Values) -> dict[str, tuple[Any, ...]]:
+    """Those of a classifier that can be written; `first` with a pooler that changes nothing."""
+    if ours["head"] != "classes":
+        return {"pooling": ("first",)}
+    return {"pooling": ("first", "pooler") if names.pooling == "pooler" else (names.pooling,)}
+
+
 def _rows(names: _Names, config: TransformerConfig) -> list[rows.Row]:
     table = f"{names.stem}.embeddings.{{}}_embeddings.weight"
     return [
@@ -160,7 +167,6 @@ def _family(
     name: str,
     kind: str,
     names: _Names,
-    heads: Mapping[str, tuple[str, str]],
     *,
     sizes: tuple[Setting, ...],
     theirs: Mapping[str, Any],
@@ -170,12 +176,12 @@ def _family(
     """A family whose parts have these names.
 
     kind: what its classes begin with. sizes: its settings but for the vocabulary. head: what the
-    table and its bias are called again. more: further fields of `Family`.
+    table and its bias are called again. more: fields of `Family`, also in the place of those here.
     """
     bias = names.head[-1]
     return Family(
         name=name,
-        heads={ours: (f"{kind}For{end}", task) for ours, (end, task) in heads.items()},
+        heads=_heads(kind),
         ours=dict(
             architecture="encoder_only",
             residual="post_ln",
@@ -183,11 +189,11 @@ def _family(
             positions="learned",
             embedding_norm=True,
             embedding_scale=1.0,
+            norm_epsilon=1e-12,
         ),
         theirs={"tie_word_embeddings": True, **theirs},
         both=(Setting("vocab_size", "vocab_size"), *sizes),
         rows=functools.partial(_rows, names),
-        left=(f"{names.stem}.embeddings.position_ids",),
         optional="token_head/*",
         copies=(
             (f"{head}.weight", f"{names.stem}.embeddings.word_embeddings.weight"),
@@ -195,16 +201,27 @@ def _family(
         ),
         aliases=((bias, f"{head}.bias"),) * (f"{head}.bias" != bias),
         prefix=f"{names.stem}.",
-        **more,
+        **{
+            "read": functools.partial(_pooling, names),
+            "write": lambda ours: {"type_vocab_size": _TYPES} if names.types else {},
+            "also": functools.partial(_poolings, names),
+            **more,
+        },
     )
 
 
-_HEADS = {
-    "masked_tokens": ("MaskedLM", "masked_lm"),
-    "classes": ("SequenceClassification", "classification"),
-    "tags": ("TokenClassification", "tagging"),
-}
-_RATES = (
+def _heads(kind: str) -> dict[str, tuple[str, str]]:
+    return {
+        "masked_tokens": (f"{kind}ForMaskedLM", "masked_lm"),
+        "classes": (f"{kind}ForSequenceClassification", "classification"),
+        "tags": (f"{kind}ForTokenClassification", "tagging"),
+    }
+
+
+_LENGTH = Setting("max_position_embeddings", "max_length")
+_SIZES = (
+    *SIZES,
+    Setting("layer_norm_eps", "norm_epsilon", 1e-12),
     Setting("hidden_dropout_prob", "dropout_rate embedding_dropout_rate", 0.1),
     Setting("attention_probs_dropout_prob", "attention_dropout_rate", 0.1),
 )
@@ -222,18 +239,9 @@ BERT = _family(
     "bert",
     "Bert",
     _BERT,
-    _HEADS,
-    sizes=(
-        Setting("max_position_embeddings", "max_length"),
-        *SIZES,
-        Setting("layer_norm_eps", "norm_epsilon", 1e-12),
-        *_RATES,
-    ),
+    sizes=(_LENGTH, *_SIZES),
     theirs=_BERT_THEIRS,
     head=f"{_HEAD}.decoder",
-    read=functools.partial(_pooling, _BERT),
-    write=lambda ours: {"type_vocab_size": _TYPES},
-    also=lambda ours: {"pooling": ("first", "pooler")},
     # Of sentence pairs, answers and choices.
     unread=("bert.pooler.*", "cls.seq_relationship.*", "qa_outputs.*", "classifier.*"),
     idle=("directionality", "pooler_*", "type_vocab_size"),
@@ -243,8 +251,7 @@ ROBERTA = _family(
     "roberta",
     "Roberta",
     _ROBERTA,
-    _HEADS,
-    sizes=(*SIZES, Setting("layer_norm_eps", "norm_epsilon", 1e-12), *_RATES),
+    sizes=_SIZES,
     theirs=_BERT_THEIRS,
     head="lm_head.decoder",
     read=_roberta,
@@ -253,29 +260,21 @@ ROBERTA = _family(
         "pad_token_id": _ROBERTA.offset - 1,
         "type_vocab_size": _TYPES,
     },
-    also=lambda ours: {"pooling": ("first", "pooler"), "max_length": (ours["max_length"],)},
+    also=lambda ours: {**_poolings(_ROBERTA, ours), "max_length": (ours["max_length"],)},
     unread=("roberta.pooler.*", "qa_outputs.*", "classifier.*"),
     idle=("type_vocab_size",),
 )
-
-
-def _like_roberta(name: str, kind: str) -> Family:
-    heads = {
-        head: (own.replace("Roberta", kind), task) for head, (own, task) in ROBERTA.heads.items()
-    }
-    return dataclasses.replace(ROBERTA, name=name, heads=heads)
-
-
-XLM_ROBERTA = _like_roberta("xlm-roberta", "XLMRoberta")  # Conneau et al. 2020
-CAMEMBERT = _like_roberta("camembert", "Camembert")  # Martin et al. 2020
+# Conneau et al. 2020
+XLM_ROBERTA = dataclasses.replace(ROBERTA, name="xlm-roberta", heads=_heads("XLMRoberta"))
+# Martin et al. 2020
+CAMEMBERT = dataclasses.replace(ROBERTA, name="camembert", heads=_heads("Camembert"))
 # Sanh et al. 2019
 DISTILBERT = _family(
     "distilbert",
     "DistilBert",
     _DISTILBERT,
-    _HEADS,
     sizes=(
-        Setting("max_position_embeddings", "max_length"),
+        _LENGTH,
         Setting("dim", "d_model"),
         Setting("n_layers", "num_layers"),
         Setting("n_heads", "num_heads"),
@@ -285,11 +284,6 @@ DISTILBERT = _family(
     ),
     theirs={"activation": "gelu"},
     head="vocab_projector",
-    read=lambda theirs, ours: {"norm_epsilon": 1e-12, **_pooling(_DISTILBERT, theirs, ours)},
-    also=lambda ours: {
-        "norm_epsilon": (1e-12,),
-        "pooling": ("relu_pooler" if ours["head"] == "classes" else "first",),
-    },
     unread=("pre_classifier.*", "classifier.*", "qa_outputs.*"),
     idle=("*_dropout", "sinusoidal_pos_embds"),
 )
@@ -299,21 +293,9 @@ ELECTRA = _family(
     "electra",
     "Electra",
     _ELECTRA,
-    _HEADS,
-    sizes=(
-        Setting("max_position_embeddings", "max_length"),
-        Setting("hidden_size embedding_size", "d_model"),
-        *SIZES[1:],
-        Setting("layer_norm_eps", "norm_epsilon", 1e-12),
-        *_RATES,
-    ),
+    sizes=(_LENGTH, *_SIZES, Setting("hidden_size embedding_size", "d_model")),
     theirs=_BERT_THEIRS,
     head="generator_lm_head",
-    read=functools.partial(_pooling, _ELECTRA),
-    write=lambda ours: {"type_vocab_size": _TYPES},
-    also=lambda ours: {
-        "pooling": ("gelu_pooler" if ours["head"] == "classes" else "first",),
-    },
     unread=("discriminator_predictions.*", "classifier.*", "qa_outputs.*", "sequence_summary.*"),
-    idle=("summary_*", "type_vocab_size"),
+    idle=("type_vocab_size",),
 )

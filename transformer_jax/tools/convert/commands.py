@@ -156,17 +156,17 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
         raise ValueError(f"--output={target} cannot be replaced: name a folder that is to be made")
     families = _counterparts(config)
     with opened(config, workdir, checkpoint) as (run, trained, _):
-        ours, longest = run.model.config, run.data.settings.longest
-        origin = None if run.data.settings.images else special_tokens.origin(run.data.tokenizer)
+        ours, longest, special = run.model.config, run.data.settings.longest, run.data.special
+        pictures, origin, length = run.data.settings.images, None, 0
+        if pictures is None:
+            origin = special_tokens.origin(run.data.tokenizer)
+            length = special_tokens.longest(run.data.tokenizer)
         # Of several that fit, that of the checkpoint which the run came from.
         family = min(families, key=lambda f: (len(f.unfit(ours)), f.name != origin))
-        length = max(longest[side] for side in run.task.recipe.sides)
-        if not run.data.settings.images:
-            length = max(length, special_tokens.longest(run.data.tokenizer))
+        length = max(length, *(longest[side] for side in run.task.recipe.sides))
         if POSITIONS[ours.positions].vectors:  # of which they have as many as decoding makes
             length = max(length, longest["source"] + run.decode.extra_length)
         settings = {"model_type": family.name, **family.config(ours, length)}
-        pictures, special = run.data.settings.images, run.data.special
         if pictures is None:
             settings |= special_tokens.named(special, ours.architecture)
         else:
@@ -191,14 +191,13 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
 
 def _counterparts(config: Config) -> list[Family]:
     """The families that have a model's shape, positions and head. ValueError: there is none."""
-    model, shapes = config.model, {}
+    model = config.model
     head = choose(config.task.name, model.architecture).heads[model.architecture]
-    for family in FAMILIES.values():
-        shape = family.ours["architecture"], family.ours["positions"]
-        shapes.setdefault(shape, []).extend([family] * (head in family.heads))
-    found = shapes.get((model.architecture, model.positions))
+    shapes = {f.name: (f.ours["architecture"], f.ours["positions"]) for f in FAMILIES.values()}
+    own = model.architecture, model.positions
+    found = [f for f in FAMILIES.values() if head in f.heads and shapes[f.name] == own]
     if not found or model.family != "transformer":
-        known = ", ".join(f"{shape} with {positions}" for shape, positions in shapes)
+        known = ", ".join(dict.fromkeys(map(" with ".join, shapes.values())))
         raise ValueError(
             f"model.family={model.family!r}, model.architecture={model.architecture!r} with "
             f"model.positions={model.positions!r} has no counterpart there, only a transformer of "

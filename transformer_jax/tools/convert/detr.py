@@ -187,9 +187,8 @@ DETR = family.Family(
     read=_read,
     write=_write,
     also=lambda ours: {"stem": tuple(_STEMS.values())},
-    left=("*.num_batches_tracked",),
     renamed=_renamed,
     labels=("class_labels_classifier.weight", 1, True),  # COCO's has numbers without a label
     prefix="model.",
-    idle=("*_cost", "*_coefficient", "*_layerdrop", "backbone*", "max_position_*", "use_*"),
+    idle=("*_cost", "*_coefficient", "backbone*", "max_position_*", "use_*"),
 )

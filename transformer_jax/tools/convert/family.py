@@ -14,14 +14,14 @@ from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.settings import ARCHITECTURES
 from transformer_jax.models.transformer.config import TransformerConfig, stacks
 from transformer_jax.tools.convert.rows import Row, View
-from transformer_jax.tools.convert.safetensors import Tensor, read_json
+from transformer_jax.tools.convert.safetensors import Tensor, read_if_there
 
 # Keys of config.json, of any family, that do not change what a model computes of ids (patterns).
 _IDLE = """_* architectures attn_implementation bad_words_ids chunk_size_feed_forward do_sample
-    dtype classifier_dropout early_stopping finetuning_task forced_* gradient_checkpointing
-    id2label init* is_encoder_decoder keys_to_ignore_at_inference label2id *_penalty max_length
+    dtype classif*_dropout early_stopping finetuning_task forced_* gradient_checkpointing id2label
+    init* is_encoder_decoder keys_to_ignore_at_inference label2id *layerdrop *_penalty max_length
     min_length model_type name_or_path *_ngram_size num_beam* num_labels num_return_sequences
-    output_* prefix problem_type remove_invalid_values return_dict* *suppress_tokens
+    output_* prefix problem_type remove_invalid_values return_dict* summary_* *suppress_tokens
     task_specific_params tf_legacy_loss temperature *_token_id tokenizer_class top_k top_p
     torch_dtype torchscript transformers.js_config transformers_version typical_p use_bfloat16
     use_cache""".split()
@@ -294,11 +294,6 @@ class Settings:
             raise ValueError(f"{self._name}: {name}={value!r} is not a number")
         return default if value is None else value
 
-    @property
-    def kind(self) -> str:
-        """The `model_type`."""
-        return str(self._values.get("model_type"))
-
     def given(self, name: str, default: Any) -> Any:
         """A setting of which null is a value. default: what it means that it is left out."""
         value = self.get(name)
@@ -382,7 +377,7 @@ class Settings:
     def beside(self, name: str) -> "Settings":
         """The settings in another file of the folder, none where there is no such file."""
         path = Path(self._name).parent / name
-        return Settings(read_json(path) if path.is_file() else {}, str(path), self._tensors)
+        return Settings(read_if_there(path), str(path), self._tensors)
 
     def tensor(self, name: str) -> np.ndarray | None:
         """A tensor; None: there is none."""

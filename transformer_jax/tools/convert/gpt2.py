@@ -10,49 +10,41 @@ _LAYER = "transformer.h.{}"
 
 
 def _rows(config: TransformerConfig) -> list[rows.Row]:
-    heads = config.num_heads, config.head_dim
     names = {
+        "self_attention/output": "attn.c_proj",
         "self_attention_residual/pre_norm": "ln_1",
         "feed_forward/up": "mlp.c_fc",
         "feed_forward/down": "mlp.c_proj",
         "feed_forward_residual/pre_norm": "ln_2",
     }
-    own = rows.layers(_LAYER, "decoder", config, names) + rows.linear(
-        f"{_LAYER}.attn.c_proj", "decoder/self_attention/output", "decoder", inputs=heads
-    )
+    own = [
+        rows.queries_keys_values(f"{_LAYER}.attn.c_attn.weight", config, "decoder"),
+        *rows.layers(_LAYER, "decoder", config, names),
+    ]
     return [
         rows.as_it_is("transformer.wte.weight", "embedding/table"),
         rows.as_it_is("transformer.wpe.weight", "positions/table"),
-        *_fused(config.d_model, heads),
         *map(_inputs_first, own),
+        _biases((config.num_heads, config.head_dim)),
         *rows.norm("transformer.ln_f", "decoder_norm", config),
     ]
 
 
-def _fused(d_model: int, heads: tuple[int, int]) -> list[rows.Row]:
-    """Query, key and value, which are one matrix (D, 3 H K) there."""
-    query, key, value = (f"decoder/self_attention/{name}" for name in ("query", "key", "value"))
-    weight = rows.Row(
-        (f"{_LAYER}.attn.c_attn.weight",),
-        (query, key, value),
-        lambda x: x.reshape(d_model, 3, *heads).swapaxes(0, 1),
-        lambda *x: (np.stack(x, axis=1).reshape(d_model, -1),),
-        "decoder",
-    )
-    bias = rows.Row(  # the softmax cancels that of keys
+def _biases(heads: tuple[int, int]) -> rows.Row:
+    """Of query, key and value, which are one there; the softmax cancels that of keys."""
+    return rows.Row(
         (f"{_LAYER}.attn.c_attn.bias",),
-        (f"{query}_bias", f"{value}_bias"),
+        ("decoder/self_attention/query_bias", "decoder/self_attention/value_bias"),
         lambda x: x.reshape(3, *heads)[::2],
         lambda query, value: (np.stack([query, 0 * query, value]).reshape(-1),),
         "decoder",
     )
-    return [weight, bias]
 
 
 def _inputs_first(row: rows.Row) -> rows.Row:
-    """The row of a matrix that is (inputs, outputs) there too."""
+    """The row of a matrix that is (inputs, outputs) there."""
     return row._replace(
-        read=lambda x: row.read(x.T), write=lambda x: [part.T for part in row.write(x)]
+        read=lambda x: row.read(x.T), write=lambda *x: [part.T for part in row.write(*x)]
     )
 
 
@@ -79,9 +71,7 @@ GPT2 = Family(
         Setting("attn_pdrop", "attention_dropout_rate", 0.1),
     ),
     rows=_rows,
-    # Masks that old files hold.
-    left=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
     copies=(("lm_head.weight", "transformer.wte.weight"),),
     prefix="transformer.",
-    idle=("n_ctx", "predict_special_tokens", "reorder_and_upcast_attn", "summary_*"),
+    idle=("n_ctx", "predict_special_tokens", "reorder_and_upcast_attn"),
 )

@@ -84,8 +84,7 @@ GPT_NEO = Family(
     read=_read,
     write=_write,
     also=any_of("layer_pattern", "window"),
-    left=("transformer.h.*.attn.attention.bias", "transformer.h.*.attn.attention.masked_bias"),
     copies=(("lm_head.weight", "transformer.wte.weight"),),
     prefix="transformer.",
-    idle=("attention_layers", "classifier_dropout", "summary_*"),
+    idle=("attention_layers",),
 )

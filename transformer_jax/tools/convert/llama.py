@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import rotary, rows
@@ -108,7 +106,6 @@ def family(
             "rows": make_rows,
             "read": lambda theirs, ours: rotary.read(theirs),
             "write": rotary.written,
-            "left": ("model.layers.*.self_attn.rotary_emb.inv_freq",),
             "copies": (("lm_head.weight", TABLE),),
             "prefix": "model.",
             **more,
@@ -130,15 +127,11 @@ def _write_biases(ours: Values) -> Values:
     return rotary.written(ours) | said
 
 
-def _one_window(theirs: Settings, ours: Values) -> Values:
-    """Rotation, and one window in all layers, if any."""
+def _one_window(theirs: Settings, default: int | None) -> Values:
+    """One window in all layers, if any. default: what it means that it is left out."""
     theirs.refuse("layer_types", None)
-    mistral = theirs.kind == "mistral"
-    window = theirs.given("sliding_window", 4096 if mistral else None)
-    pattern = ("full",) if window is None else ("window",)
-    # What Phi-3 calls yarn is longrope.
-    rotation = rotary.read(theirs, names={} if mistral else {"yarn": "longrope"})
-    return {"layer_pattern": pattern, "window": window, **rotation}
+    window = theirs.given("sliding_window", default)
+    return {"layer_pattern": ("full",) if window is None else ("window",), "window": window}
 
 
 def _write_one_window(ours: Values) -> Values:
@@ -188,43 +181,18 @@ def _write_unturned(ours: Values) -> Values:
 
 def _fused_rows(config: TransformerConfig) -> list[rows.Row]:
     """Phi-3's, which has queries, keys and values in one matrix, and gate and up in another."""
-    heads, kv_heads = ((number, config.head_dim) for number in (config.num_heads, config.kv_heads))
-    parts = {"query": heads, "key": kv_heads, "value": kv_heads}
-    ends = np.cumsum([np.prod(size) for size in parts.values()])[:-1]
     layer, stack = "model.layers.{}", "decoder"
+    names = {
+        "self_attention/output": "self_attn.o_proj",
+        "feed_forward/down": "mlp.down_proj",
+        **PRE_NORMS,
+    }
     return [
         *outside(config),
-        rows.Row(
-            (f"{layer}.self_attn.qkv_proj.weight",),
-            tuple(f"{stack}/self_attention/{name}" for name in parts),
-            lambda x: [
-                part.T.reshape(-1, *size)
-                for part, size in zip(np.split(x, ends), parts.values(), strict=True)
-            ],
-            lambda *x: (np.concatenate([part.reshape(len(part), -1).T for part in x]),),
-            stack,
-        ),
-        *rows.linear(
-            f"{layer}.self_attn.o_proj",
-            f"{stack}/self_attention/output",
-            stack,
-            bias=False,
-            inputs=heads,
-        ),
-        halves(f"{layer}.mlp.gate_up_proj.weight", stack),
-        *rows.layers(layer, stack, config, {"feed_forward/down": "mlp.down_proj", **PRE_NORMS}),
+        rows.queries_keys_values(f"{layer}.self_attn.qkv_proj.weight", config, stack),
+        rows.gate_and_up(f"{layer}.mlp.gate_up_proj.weight", config, stack),
+        *rows.layers(layer, stack, config, names),
     ]
-
-
-def halves(theirs: str, stack: str) -> rows.Row:
-    """Gate and up, which are one matrix there, the gate first."""
-    return rows.Row(
-        (theirs,),
-        (f"{stack}/feed_forward/gate", f"{stack}/feed_forward/up"),
-        lambda x: [part.T for part in np.split(x, 2)],
-        lambda *x: (np.concatenate([part.T for part in x]),),
-        stack,
-    )
 
 
 _IDLE = ("is_llama_config", "max_sequence_length", "pretraining_tp", "unsloth_version")
@@ -238,7 +206,13 @@ LLAMA = family(
     idle=_IDLE,
 )
 # Jiang et al. 2023
-MISTRAL = family("mistral", "Mistral", kv_heads=8, read=_one_window, write=_write_one_window)
+MISTRAL = family(
+    "mistral",
+    "Mistral",
+    kv_heads=8,
+    read=lambda theirs, ours: _one_window(theirs, 4096) | rotary.read(theirs),
+    write=_write_one_window,
+)
 # Yang et al. 2024; 2.5 is of its tensors, too.
 QWEN2 = family(
     "qwen2",
@@ -276,7 +250,10 @@ PHI3 = family(
     theirs={"hidden_act": "silu"},
     epsilon=1e-5,
     rows=_fused_rows,
-    read=_one_window,
+    # What it calls yarn is longrope.
+    read=lambda theirs, ours: (
+        _one_window(theirs, None) | rotary.read(theirs, names={"yarn": "longrope"})
+    ),
     write=_write_one_window,
     idle=("embd_pdrop", "resid_pdrop"),
 )

@@ -15,13 +15,14 @@ def sinusoids_apart(length: int, d_model: int) -> np.ndarray:
     return np.concatenate([own[:, ::2], own[:, 1::2]], axis=1)
 
 
-def check_sinusoids(theirs: family.Settings, d_model: int) -> None:
-    """Raises ValueError where a file's tables of positions are no sinusoids."""
+def check_sinusoids(theirs: family.Settings, ours: family.Values) -> family.Values:
+    """No more settings. Raises ValueError where a file's tables of positions are no sinusoids."""
     for name in POSITIONS:
         if (table := theirs.tensor(name)) is not None:
-            own = sinusoids_apart(len(table), d_model)
+            own = sinusoids_apart(len(table), ours["d_model"])
             if table.shape != own.shape or not np.allclose(table.astype("f4"), own, atol=0.01):
                 raise ValueError(f"{name} are no sinusoids, and others have no counterpart here")
+    return {}
 
 
 def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
@@ -31,7 +32,7 @@ def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
     )
     if shared:
         theirs.refuse("tie_word_embeddings", True)
-    check_sinusoids(theirs, ours["d_model"])
+    check_sinusoids(theirs, ours)
     return {"tied_embeddings": "all" if shared else "decoder" if tied else "none"}
 
 
@@ -122,5 +123,5 @@ MARIAN = family.Family(
         ("lm_head.weight", "model.decoder.embed_tokens.weight"),
     ),
     prefix="model.",
-    idle=("add_*", "classif_dropout", "*_layerdrop", "*_pos_embeddings", "static_*"),
+    idle=("add_*", "*_pos_embeddings", "static_*"),
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert import llama, rotary, rows
+from transformer_jax.tools.convert import rotary, rows
 from transformer_jax.tools.convert.family import (
     SIZES,
     Family,
@@ -19,15 +19,8 @@ _OLD_BASE = "local_rope_theta"
 
 
 def _rows(config: TransformerConfig) -> list[rows.Row]:
-    heads, attention = (config.num_heads, config.head_dim), "encoder/self_attention"
-    fused = rows.Row(
-        (f"{_LAYER}.attn.Wqkv.weight",),
-        tuple(f"{attention}/{name}" for name in ("query", "key", "value")),
-        lambda x: np.moveaxis(x.reshape(3, *heads, -1), -1, 1),
-        lambda *x: (np.moveaxis(np.stack(x), 1, -1).reshape(-1, config.d_model),),
-        "encoder",
-    )
     names = {
+        "self_attention/output": "attn.Wo",
         "feed_forward/down": "mlp.Wo",
         "self_attention_residual/pre_norm": "attn_norm",
         "feed_forward_residual/pre_norm": "mlp_norm",
@@ -39,11 +32,8 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
     return [
         rows.as_it_is(_TABLE, "embedding/table"),
         *rows.norm("model.embeddings.norm", "positions/norm", config),
-        fused,
-        *rows.linear(
-            f"{_LAYER}.attn.Wo", f"{attention}/output", "encoder", bias=False, inputs=heads
-        ),
-        llama.halves(f"{_LAYER}.mlp.Wi.weight", "encoder"),
+        rows.queries_keys_values(f"{_LAYER}.attn.Wqkv.weight", config, "encoder"),
+        rows.gate_and_up(f"{_LAYER}.mlp.Wi.weight", config, "encoder"),
         *layers,
         *rows.norm("model.final_norm", "encoder_norm", config),
         *rows.linear("head.dense", "token_head/transform", bias=False),

@@ -19,6 +19,7 @@ from transformer_jax.tools.convert.family import (
 
 _LAYER = "gpt_neox.layers.{}"
 _NAMES = {
+    "self_attention/output": "attention.dense",
     "feed_forward/up": "mlp.dense_h_to_4h",
     "feed_forward/down": "mlp.dense_4h_to_h",
     "self_attention_residual/pre_norm": "input_layernorm",
@@ -27,19 +28,10 @@ _NAMES = {
 
 
 def _rows(config: TransformerConfig) -> list[rows.Row]:
-    heads = config.num_heads, config.head_dim
-    bias = config.attention_bias == "all"
     found = [
         rows.as_it_is("gpt_neox.embed_in.weight", "embedding/table"),
         *rows.norm("gpt_neox.final_layer_norm", "decoder_norm", config),
-        *_fused(heads, bias),
-        *rows.linear(
-            f"{_LAYER}.attention.dense",
-            "decoder/self_attention/output",
-            "decoder",
-            bias=bias,
-            inputs=heads,
-        ),
+        *_fused(config.num_heads, config.head_dim, config.attention_bias == "all"),
         *rows.layers(_LAYER, "decoder", config, _NAMES),
     ]
     if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
@@ -47,9 +39,8 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
     return found
 
 
-def _fused(heads: tuple[int, int], bias: bool) -> list[rows.Row]:
+def _fused(number: int, size: int, bias: bool) -> list[rows.Row]:
     """Query, key and value, which are one matrix (3 H K, D) there, head by head."""
-    number, size = heads
     names = [f"decoder/self_attention/{name}" for name in ("query", "key", "value")]
 
     def read(x):
@@ -112,10 +103,6 @@ GPT_NEOX = Family(
     read=_read,
     write=_write,
     also=any_of(*_ROTATION),
-    left=tuple(
-        f"gpt_neox.layers.*.{name}"
-        for name in ("attention.bias", "attention.masked_bias", "*rotary_emb.inv_freq")
-    ),
     copies=(("embed_out.weight", "gpt_neox.embed_in.weight"),),
     prefix="gpt_neox.",
     renamed=lambda name: name.replace("gpt_neox.embed_out", "embed_out"),
@@ -175,6 +162,5 @@ PHI = Family(
     read=lambda theirs, ours: {"rotary_fraction": 1.0, **rotary.read(theirs, fraction=0.5)},
     write=rotary.written,
     also=any_of(*_ROTATION),
-    left=("model.layers.*.self_attn.rotary_emb.inv_freq",),
     prefix="model.",
 )

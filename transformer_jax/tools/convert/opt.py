@@ -91,5 +91,4 @@ OPT = Family(
     copies=(("lm_head.weight", _TABLE),),
     aliases=(("lm_head.weight", _TABLE),),
     renamed=lambda name: name if name.startswith(("model.", "lm_head.")) else f"model.{name}",
-    idle=("layerdrop",),
 )

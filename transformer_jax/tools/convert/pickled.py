@@ -40,8 +40,6 @@ def tensors(path: Path) -> dict[str, Tensor]:
         FileNotFoundError: there is no such file.
         ValueError: it is not whole, of PyTorch before 1.6, or holds anything but tensors.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
     try:
         with zipfile.ZipFile(path) as file:
             found = _Unpickler(path, file).load()

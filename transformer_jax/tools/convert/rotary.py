@@ -23,7 +23,7 @@ def read(
     *,
     theta: float = 10_000.0,
     fraction: float = 1.0,
-    names: Mapping[str, str] | None = None,
+    names: Mapping[str, str] = {},
 ) -> Values:
     """Our settings of a rotation. Raises ValueError for a scaling that has no counterpart.
 
@@ -34,7 +34,7 @@ def read(
     fraction = rope.get("partial_rotary_factor", theirs.get("partial_rotary_factor", fraction))
     found = {
         "rotary_base": rope.get("rope_theta", theirs.get("rope_theta", theta)),
-        "rotary_scaling": _scaling(theirs, rope, names or {}, nested),
+        "rotary_scaling": _scaling(theirs, rope, names, nested),
     }
     theirs.get(_ORIGINAL)  # which an unscaled one may have in vain
     rope.check_known(("attn_factor", "long_factor", _ORIGINAL))

@@ -103,6 +103,37 @@ def attention(theirs: Sequence[str], ours: str, config: TransformerConfig, stack
     return rows
 
 
+def queries_keys_values(theirs: str, config: TransformerConfig, stack: str) -> Row:
+    """The matrices of self-attention, which are one there."""
+    heads, kv_heads = ((number, config.head_dim) for number in (config.num_heads, config.kv_heads))
+    sizes = {"query": heads, "key": kv_heads, "value": kv_heads}
+    ours = {f"{stack}/self_attention/{name}": size for name, size in sizes.items()}
+    return _joined(theirs, ours, stack)
+
+
+def gate_and_up(theirs: str, config: TransformerConfig, stack: str) -> Row:
+    """The first matrices of a gated feed-forward part, which are one there."""
+    ours = {f"{stack}/feed_forward/{name}": (config.d_ff,) for name in ("gate", "up")}
+    return _joined(theirs, ours, stack)
+
+
+def _joined(theirs: str, ours: Mapping[str, tuple[int, ...]], stack: str) -> Row:
+    """A matrix (outputs, inputs) of theirs in which ours follow each other.
+
+    ours: paths -> axes of their outputs here, as (H, K).
+    """
+    ends = np.cumsum([math.prod(outputs) for outputs in ours.values()])[:-1]
+
+    def read(x):
+        parts = zip(np.split(x, ends), ours.values(), strict=True)
+        return [part.T.reshape(-1, *outputs) for part, outputs in parts]
+
+    def write(*x):
+        return (np.concatenate([part.reshape(len(part), -1).T for part in x]),)
+
+    return Row((theirs,), tuple(ours), read, write, stack)
+
+
 def fairseq(stack: str, norms: str) -> dict[str, str | list[str]]:
     """The names of a layer, for `layers`, in families that come of fairseq, as BART's.
 
@@ -124,7 +155,7 @@ def layers(
     Args:
       theirs: what a layer is called, with "{}" for its number.
       names: what a layer has here, a module or a matrix -> its name there; of an attention the
-        names of query, key, value and output.
+        names of query, key, value and output, or "self_attention/output" alone.
     """
     rows = []
     for own, name in names.items():
@@ -133,6 +164,10 @@ def layers(
             rows += attention([f"{theirs}.{part}" for part in name], ours, config, stack)
         elif own.endswith("_norm"):
             rows += norm(f"{theirs}.{name}", ours, config, stack)
+        elif own == "self_attention/output":
+            bias = biases_of(config.attention_bias, config.bias).outward
+            heads = config.num_heads, config.head_dim
+            rows += linear(f"{theirs}.{name}", ours, stack, bias=bias, inputs=heads)
         else:
             rows += linear(f"{theirs}.{name}", ours, stack, bias=config.bias)
     return rows

@@ -120,8 +120,6 @@ def write(path: Path, parts: Mapping[str, tuple[tuple[int, ...], Callable[[], np
 
 def tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of one file. Raises FileNotFoundError and ValueError as `find` does."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -150,6 +148,11 @@ def tensors(path: Path) -> dict[str, Tensor]:
             )
         found[name] = Tensor(path, dtype, shape, first + begin)
     return found
+
+
+def read_if_there(path: Path, kind: type = dict) -> Any:
+    """As `read_json`; an empty one where there is no file."""
+    return read_json(path, kind=kind) if path.is_file() else kind()
 
 
 def read_json(path: Path, data: bytes | None = None, kind: type = dict) -> Any:

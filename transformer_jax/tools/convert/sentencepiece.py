@@ -5,11 +5,13 @@ the source's counts, or in one file for all: a protocol buffer, of which three f
 """
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+from google.protobuf import empty_pb2
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.tools.convert.safetensors import read_json
@@ -28,7 +30,7 @@ def read(folder: Path) -> tokenizers.Tokenizer | None:
         return None
     try:
         pieces, bpe, normal = _parsed(path.read_bytes())
-    except (IndexError, struct.error, UnicodeDecodeError) as error:
+    except (DecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a model of SentencePiece ({error})") from error
     ids = read_json(folder / _VOCABULARY)
     unknown = ids.get("<unk>")
@@ -73,7 +75,8 @@ def _parsed(data: bytes) -> tuple[list[tuple[str, float]], bool, bytes]:
         if field == 1:
             piece = dict(_fields(value))
             if piece.get(3, 1) in (1, 4):  # an ordinary one, or one that a user has named
-                pieces.append((piece[1].decode(), struct.unpack("<f", piece.get(2, bytes(4)))[0]))
+                score = struct.unpack("<f", struct.pack("<I", piece.get(2, 0)))[0]
+                pieces.append((piece[1].decode(), score))
         elif field == 2:
             bpe = dict(_fields(value)).get(3) == _BPE
         elif field == 3:
@@ -81,30 +84,7 @@ def _parsed(data: bytes) -> tuple[list[tuple[str, float]], bool, bytes]:
     return pieces, bpe, normal
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message: numbers, and the bytes of all else."""
-    place = 0
-    while place < len(data):
-        key, place = _number(data, place)
-        kind = key & 7
-        if kind == 0:
-            value, place = _number(data, place)
-        else:
-            size = {1: 8, 5: 4}.get(kind)
-            if size is None:
-                size, place = _number(data, place)
-            value, place = data[place : place + size], place + size
-        if place > len(data):
-            raise IndexError("it is cut off")
-        yield key >> 3, value
-
-
-def _number(data: bytes, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and where it ends."""
-    value = shift = 0
-    while True:
-        byte = data[place]
-        value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 128:
-            return value, place
+def _fields(data: bytes) -> list[tuple[int, Any]]:
+    """The fields of a message by number: whole numbers, also for floats, and bytes of all else."""
+    message = empty_pb2.Empty.FromString(data)  # which knows none of them
+    return [(field.field_number, field.data) for field in UnknownFieldSet(message)]

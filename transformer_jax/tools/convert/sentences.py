@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.read.examples import listed
-from transformer_jax.tools.convert.special_tokens import read
+from transformer_jax.tools.convert.safetensors import read_if_there
 
 _START = "pooling_mode_"
 # What changes texts before they are read, by files.
@@ -20,7 +20,7 @@ def settings(folder: Path, most: int) -> dict[str, Any]:
     most: tokens that the model reads at most. Raises ValueError for vectors that we do not have.
     """
     path = folder / _modules(folder).get("Pooling", "1_Pooling")
-    if not (values := read(path / "config.json")):
+    if not (values := read_if_there(path / "config.json")):
         return {}
     flags = [name for name in values if name.startswith(_START) and values[name]]
     named = listed(values.get("pooling_mode", "mean"))
@@ -30,7 +30,7 @@ def settings(folder: Path, most: int) -> dict[str, Any]:
             f"{path}: vectors by {' and '.join(modes)} have no counterpart here: "
             "choose --config.model.pooling=mean or first"
         )
-    longest = read(folder / "sentence_bert_config.json").get("max_seq_length") or most
+    longest = read_if_there(folder / "sentence_bert_config.json").get("max_seq_length") or most
     return {"model.pooling": _POOLINGS[modes[0]], "data.max_source_length": min(most, longest)}
 
 
@@ -39,14 +39,14 @@ def left_out(folder: Path) -> list[str]:
     others = [kind for kind in _modules(folder) if kind not in ("Transformer", "Pooling")]
     told = [f"Its vectors go through {kind} too, which `embed` leaves out." for kind in others]
     for file, key in _OF_TEXTS.items():
-        if value := read(folder / file).get(key):
+        if value := read_if_there(folder / file).get(key):
             told.append(f"Its texts are changed first ({key}={value!r}), which `embed` leaves out.")
     return told
 
 
 def _modules(folder: Path) -> dict[str, str]:
     """The folder of each module that a vector goes through, by its kind."""
-    modules = read(folder / "modules.json", list)
+    modules = read_if_there(folder / "modules.json", list)
     kinds = (str(module["type"]).rpartition(".")[2] for module in modules)
     folders = (Path(module.get("path", "1_Pooling")).name for module in modules)
     return dict(zip(kinds, folders, strict=True))

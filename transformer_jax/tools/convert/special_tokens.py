@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from transformer_jax.data.prepare.tokenizer import OWN_IDS, SpecialIds, Tokenizer, load_tokenizer
 from transformer_jax.runs.workdir import TOKENIZER, TOKENIZER_CONFIG
 from transformer_jax.tools.convert import sentencepiece
-from transformer_jax.tools.convert.safetensors import read_json
+from transformer_jax.tools.convert.safetensors import read_if_there
 
 _FILES = "config.json", "generation_config.json", TOKENIZER_CONFIG
 # What a tokenizer_config.json may leave unsaid: BERT's class of tokenizers has these by default.
@@ -63,7 +63,7 @@ def tokenizer(
     """
     if (library := _load(folder)) is None:
         return None
-    config, generation, names = (read(folder / name) for name in _FILES)
+    config, generation, names = (read_if_there(folder / name) for name in _FILES)
     names = _BY_DEFAULT.get(config.get("model_type", ""), {}) | names
     if (chat := folder / "chat_template.jinja").is_file():
         names["chat_template"] = chat.read_text("utf-8")
@@ -270,8 +270,3 @@ def save(folder: Path, tokenizer: Tokenizer, config: dict[str, Any], architectur
         if special.target_first:
             generation["forced_bos_token_id"] = special.target_first[0]
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=1))
-
-
-def read(path: Path, kind: type = dict) -> Any:
-    """The object or list in a JSON file; an empty one where there is no file. Raises ValueError."""
-    return read_json(path, kind=kind) if path.is_file() else kind()

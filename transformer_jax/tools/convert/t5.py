@@ -138,7 +138,6 @@ MT5 = dataclasses.replace(
     read=_read_mt5,
     write=lambda ours: {"tie_word_embeddings": ours["tied_embeddings"] == "all"},
     also=lambda ours: {"tied_embeddings": ("all", "inputs")},
-    idle=("classifier_dropout",),
 )
 
 

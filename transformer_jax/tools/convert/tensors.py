@@ -17,6 +17,9 @@ from transformer_jax.tools.convert.rows import Row
 from transformer_jax.tools.convert.safetensors import Tensor
 
 _SHOWN = 4  # names in a message
+# Masks and places that old files hold, and counts of batches: of any family, by glob patterns.
+_EMPTY = """*.attn.bias *.attention.bias *.masked_bias *.inv_freq *.position_ids
+    *.num_batches_tracked""".split()
 _OLD = {".gamma": ".weight", ".beta": ".bias"}  # of norms, in checkpoints of before 2019
 
 
@@ -138,7 +141,7 @@ def _check(
         for names in _names(row, config):
             expected |= zip(names, _shapes(row, ours), strict=True)
     missing = [name for name in expected if name not in tensors]
-    known = (*family.left, *family.unread, *(name for name, _ in family.copies))
+    known = (*_EMPTY, *family.left, *family.unread, *(name for name, _ in family.copies))
     left = [name for name in tensors if name not in expected and not matches(name, known)]
     faults = [f"lacks {_some(missing)}"] * bool(missing)
     faults += [f"has {_some(left)}, which the model does not"] * bool(left)
