@@ -9,13 +9,7 @@ import numpy as np
 
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import marian, opt, rows
-from transformer_jax.tools.convert.family import (
-    ACTIVATIONS,
-    FAIRSEQ,
-    SIDES,
-    Family,
-    Setting,
-)
+from transformer_jax.tools.convert.family import ACTIVATIONS, FAIRSEQ, SIDES, Family, Setting
 
 
 def _rows(norms: str, config: TransformerConfig) -> list[rows.Row]:

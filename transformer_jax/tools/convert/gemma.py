@@ -66,10 +66,10 @@ def _read_3(theirs: Settings, ours: Values) -> Values:
     theirs.refuse("attn_logit_softcapping", None)
     every = theirs.get("sliding_window_pattern", 6)
     found = _windows(theirs, ours, ("window",) * (every - 1) + ("full",), (None, None))
-    found |= rotary.read(theirs, theta=1e6)
-    return found | rotary.read_window_base(
-        theirs, {**ours, **found}, "rope_local_base_freq", 10_000.0
+    bases = rotary.read_by_kind(
+        theirs, found, theta=1e6, old="rope_local_base_freq", window_theta=10_000.0
     )
+    return found | bases
 
 
 def _scores(theirs: Settings, ours: Values) -> dict[str, View]:

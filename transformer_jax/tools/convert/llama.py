@@ -6,14 +6,7 @@ from typing import Any
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import rotary, rows
-from transformer_jax.tools.convert.family import (
-    SIZES,
-    Family,
-    Setting,
-    Settings,
-    Values,
-    any_of,
-)
+from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values, any_of
 
 TABLE = "model.embed_tokens.weight"
 _ATTENTION = [f"self_attn.{name}_proj" for name in "qkvo"]

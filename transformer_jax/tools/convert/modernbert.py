@@ -4,14 +4,7 @@ import numpy as np
 
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import rotary, rows
-from transformer_jax.tools.convert.family import (
-    SIZES,
-    Family,
-    Setting,
-    Settings,
-    Values,
-    any_of,
-)
+from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values, any_of
 
 _LAYER = "model.layers.{}"
 _TABLE = "model.embeddings.tok_embeddings.weight"
@@ -63,9 +56,9 @@ def _read(theirs: Settings, ours: Values) -> Values:
     # So many tokens in all, on both sides, and the token itself.
     window = theirs.get("local_attention", 128) // 2 + 1
     found = rotary.read_pattern(theirs, ours, kinds, window)
-    found |= rotary.read(theirs, theta=theirs.get("global_rope_theta", 160_000.0))
+    theta = theirs.get("global_rope_theta", 160_000.0)
     base = theirs.given(_OLD_BASE, 10_000.0)
-    found |= rotary.read_window_base(theirs, {**ours, **found}, _OLD_BASE, base)
+    found |= rotary.read_by_kind(theirs, found, theta=theta, old=_OLD_BASE, window_theta=base)
     return {"pooling": "first", **found}
 
 
@@ -74,7 +67,6 @@ def _write(ours: Values) -> Values:
         **rotary.written_by_kind(ours, _OLD_BASE),
         "global_rope_theta": ours["rotary_base"],
         "local_attention": 2 * ((ours["window"] or 65) - 1),
-        "layer_types": rotary.written_pattern(ours),
     }
 
 

@@ -23,10 +23,8 @@ def _unnormed(config: TransformerConfig) -> list[rows.Row]:
 def _windows(theirs: Settings, ours: Values) -> Values:
     pattern, window = ("window", "window", "window", "full"), theirs.get("sliding_window", 4096)
     found = rotary.read_pattern(theirs, ours, pattern, window)
-    found |= rotary.read(theirs, theta=5e5)
     # An old file's one base is that of all layers; what is scaled is that of full layers alone.
-    base = theirs.get("rope_theta", 5e5)
-    return found | rotary.read_window_base(theirs, {**ours, **found}, "rope_theta", base)
+    return found | rotary.read_by_kind(theirs, found, theta=5e5, old="rope_theta", window_theta=5e5)
 
 
 OLMO = llama.family(
@@ -53,6 +51,5 @@ OLMO3 = llama.family(
     write=lambda ours: {
         **rotary.written_by_kind(ours, "rope_theta"),
         "sliding_window": ours["window"],
-        "layer_types": rotary.written_pattern(ours),
     },
 )

@@ -41,21 +41,26 @@ def read(
     return found | ({"rotary_fraction": fraction} if fraction != 1 else {})
 
 
-def read_window_base(theirs: Settings, ours: Values, old: str, theta: float | None) -> Values:
-    """The base of layers with a window, which have no scaling.
+def read_by_kind(
+    theirs: Settings, pattern: Values, *, theta: float, old: str, window_theta: float | None
+) -> Values:
+    """The rotations of full layers and of layers with a window, which have no scaling.
 
-    old: its key in old releases. theta: what their class takes; None: the other layers' base.
+    pattern: as of `read_pattern`. theta, window_theta: the bases that their class takes; None: that
+    of full layers. old: the key of the window's base in old releases.
     """
+    found = read(theirs, theta=theta)
     rope, nested = _part(theirs, "sliding_attention")
-    base = theirs.get(old, theta)
+    base = theirs.get(old, window_theta)
     if nested:
         rope.refuse("rope_type", "default")
         base = rope.get("rope_theta", base)
         rope.check_known(("partial_rotary_factor",))
+    base = found["rotary_base"] if base is None else base
     # What is scaled elsewhere is not scaled here, so that it is a rotation of its own then.
-    base = ours["rotary_base"] if base is None else base
-    alike = base == ours["rotary_base"] and not ours["rotary_scaling"]
-    return {"window_rotary_base": None if alike or "window" not in ours["layer_pattern"] else base}
+    alike = base == found["rotary_base"] and not found["rotary_scaling"]
+    windows = "window" in pattern["layer_pattern"]
+    return found | {"window_rotary_base": base if windows and not alike else None}
 
 
 def _part(theirs: Settings, kind: str) -> tuple[Settings, bool]:
@@ -106,14 +111,15 @@ def written(ours: Values) -> Values:
 
 
 def written_by_kind(ours: Values, old: str) -> Values:
-    """Those of full layers and of layers with a window. old: the key of the latter's base."""
+    """The rotation and the list of layers of two kinds. old: the key of the window's base."""
     window = ours["window_rotary_base"] or ours["rotary_base"]
     full = {"rope_type": "default", "rope_theta": ours["rotary_base"], **_written_scaling(ours)}
     kinds = {
         "full_attention": full,
         "sliding_attention": {"rope_type": "default", "rope_theta": window},
     }
-    return {"rope_parameters": kinds, "rope_theta": ours["rotary_base"], old: window}
+    bases = {"rope_theta": ours["rotary_base"], old: window}
+    return {"rope_parameters": kinds, **bases, "layer_types": written_pattern(ours)}
 
 
 def _written_scaling(ours: Values) -> Values:

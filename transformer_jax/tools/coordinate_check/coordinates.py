@@ -5,7 +5,7 @@ carry over, no activation grows or shrinks with the width or the depth once trai
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,17 +23,16 @@ FIRST_STEP = 8
 Curves = Mapping[str, Float[np.ndarray, "steps"]]
 
 
-def measure(model: Model, training: Iterable[tuple[Params, Batch]]) -> Curves:
+def measure(model: Model, training: Iterator[tuple[Params, Batch]]) -> Curves:
     """The `sizes` of a training's activations, all on its first batch.
 
     training: the parameters before the first step with its batch, then those after each step; only
     the newest need to exist.
     """
-    measured, initial, first = [], None, None
-    for params, batch in training:
-        if first is None:
-            initial, first = jax.tree.map(jnp.copy, params), batch
-        measured.append(sizes(model, initial, params, first))
+    params, batch = next(training)
+    initial = jax.tree.map(jnp.copy, params)
+    measured = [sizes(model, initial, params, batch)]
+    measured += [sizes(model, initial, params, batch) for params, _ in training]
     return {name: np.array([row[name] for row in measured]) for name in measured[0]}
 
 
@@ -73,21 +72,17 @@ def slopes(scales: Sequence[float], trained: Sequence[Sequence[Curves]]) -> Curv
     return slopes
 
 
-def furthest(slopes: Curves) -> dict[str, float]:
-    """From `FIRST_STEP` on, the slope of each activation that is furthest from 0."""
-    late = {name: slope[FIRST_STEP:] for name, slope in slopes.items()}
-    return {name: float(slope[np.argmax(np.abs(slope))]) for name, slope in late.items()}
-
-
 def grown(slopes: Curves) -> dict[str, float]:
-    """What `furthest` finds that is not flat.
+    """Of each activation that is not flat from `FIRST_STEP` on, the slope furthest from 0.
 
     Logits may shrink: where training begins they do so as the root of the width, by the law of
     large numbers, which it takes more than a few steps to outgrow.
     """
+    late = {name: slope[FIRST_STEP:] for name, slope in slopes.items()}
+    furthest = {name: float(slope[np.argmax(np.abs(slope))]) for name, slope in late.items()}
     return {
         name: slope
-        for name, slope in furthest(slopes).items()
+        for name, slope in furthest.items()
         if not abs(slope) <= FLAT and not (name.endswith("logits") and slope < 0)
     }
 
