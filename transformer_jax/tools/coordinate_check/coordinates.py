@@ -72,17 +72,21 @@ def slopes(scales: Sequence[float], trained: Sequence[Sequence[Curves]]) -> Curv
     return slopes
 
 
+def furthest(slopes: Curves) -> dict[str, float]:
+    """From `FIRST_STEP` on, the slope of each activation that is furthest from 0."""
+    late = {name: slope[FIRST_STEP:] for name, slope in slopes.items()}
+    return {name: float(slope[np.argmax(np.abs(slope))]) for name, slope in late.items()}
+
+
 def grown(slopes: Curves) -> dict[str, float]:
-    """Of each activation that is not flat from `FIRST_STEP` on, the slope furthest from 0.
+    """What `furthest` finds that is not flat.
 
     Logits may shrink: where training begins they do so as the root of the width, by the law of
     large numbers, which it takes more than a few steps to outgrow.
     """
-    late = {name: slope[FIRST_STEP:] for name, slope in slopes.items()}
-    furthest = {name: float(slope[np.argmax(np.abs(slope))]) for name, slope in late.items()}
     return {
         name: slope
-        for name, slope in furthest.items()
+        for name, slope in furthest(slopes).items()
         if not abs(slope) <= FLAT and not (name.endswith("logits") and slope < 0)
     }
 
