@@ -8,7 +8,6 @@ from transformer_jax.tools.convert import (
     gpt2,
     gpt_neo,
     llama,
-    marian,
     modernbert,
     neox,
     olmo,
@@ -27,7 +26,7 @@ FAMILIES: dict[str, Family] = {
         *(gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, olmo.OLMO, olmo.OLMO2, olmo.OLMO3),
         *(bert.BERT, bert.ROBERTA, bert.XLM_ROBERTA, bert.CAMEMBERT),
         *(bert.DISTILBERT, bert.ELECTRA, modernbert.MODERNBERT),
-        *(t5.T5, t5.MT5, t5.UMT5, marian.MARIAN, bart.BART, bart.MBART, bart.M2M_100, bart.PEGASUS),
+        *(t5.T5, t5.MT5, t5.UMT5, bart.MARIAN, bart.BART, bart.MBART, bart.M2M_100, bart.PEGASUS),
         *(vit.VIT, detr.DETR),
     )
 } | {"gemma3": gemma.GEMMA3}

@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020) and what has its tensors: mBART, M2M-100 with NLLB, and PEGASUS."""
+"""BART (Lewis et al. 2020) and what has its tensors: Marian, mBART, M2M-100, and PEGASUS."""
 
 import functools
 import math
@@ -7,14 +7,31 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.models.layers.positions import sinusoids
 from transformer_jax.models.transformer.config import TransformerConfig
-from transformer_jax.tools.convert import marian, opt, rows
-from transformer_jax.tools.convert.family import ACTIVATIONS, FAIRSEQ, SIDES, Family, Setting
+from transformer_jax.tools.convert import opt, rows
+from transformer_jax.tools.convert.family import (
+    ACTIVATIONS,
+    FAIRSEQ,
+    SIDES,
+    Family,
+    Setting,
+    Settings,
+    Values,
+)
+
+_TABLES = {stack: f"model.{stack}.embed_tokens.weight" for stack in SIDES}
+_POSITIONS = tuple(f"model.{stack}.embed_positions.weight" for stack in SIDES)
 
 
 def _rows(norms: str, config: TransformerConfig) -> list[rows.Row]:
     """All rows but those of positions. norms: "pre_norm" or "post_norm"."""
-    found = [rows.as_it_is("model.shared.weight", "embedding/table")]
+    tables = {"model.shared.weight": "embedding/table"}
+    if config.tied_embeddings != "all":
+        tables = {_TABLES[stack]: f"{side}_embedding/table" for stack, side in SIDES.items()}
+    found = [rows.as_it_is(theirs, ours) for theirs, ours in tables.items()]
+    if config.tied_embeddings == "none":
+        found += rows.linear("lm_head", "logits/kernel", bias=False)
     if config.logits_bias:
         found.append(rows.first("final_logits_bias", "logits_bias/bias"))
     for stack in SIDES:
@@ -28,27 +45,66 @@ def _rows(norms: str, config: TransformerConfig) -> list[rows.Row]:
 def _learned(norms: str, config: TransformerConfig) -> list[rows.Row]:
     """With tables of positions, and a norm behind them."""
     found = _rows(norms, config)
-    for stack, side in SIDES.items():
-        found.append(
-            opt.positions(f"model.{stack}.embed_positions.weight", f"{side}_positions/table")
-        )
-        norm = f"model.{stack}.layernorm_embedding"
-        found += rows.norm(norm, f"{side}_positions/norm", config)
+    for stack, theirs in zip(SIDES, _POSITIONS, strict=True):
+        ours = f"{SIDES[stack]}_positions"
+        found.append(opt.positions(theirs, f"{ours}/table"))
+        found += rows.norm(f"model.{stack}.layernorm_embedding", f"{ours}/norm", config)
     return found
 
 
-def _sines_first(config: TransformerConfig) -> list[rows.Row]:
-    """With Marian's sinusoids."""
+def _sinusoidal(norms: str, config: TransformerConfig) -> list[rows.Row]:
+    """With Marian's sinusoids, which are in no row."""
     return [
-        row
-        if row.ours == ("logits_bias/bias",)
-        else marian.with_sinusoids_apart(row, config.d_model)
-        for row in _rows("pre_norm", config)
+        row if row.ours == ("logits_bias/bias",) else _with_sinusoids_apart(row, config.d_model)
+        for row in _rows(norms, config)
     ]
 
 
-def _tables(config: TransformerConfig, length: int) -> dict[str, np.ndarray]:
-    return dict.fromkeys(marian.POSITIONS, marian.sinusoids_apart(length, config.d_model))
+def _sinusoids_apart(length: int, d_model: int) -> np.ndarray:
+    """Their table of positions: the sines first, and then the cosines."""
+    own = sinusoids(length, d_model)
+    return np.concatenate([own[:, ::2], own[:, 1::2]], axis=1)
+
+
+def _check_sinusoids(theirs: Settings, ours: Values) -> Values:
+    """No more settings. Raises ValueError where a file's tables of positions are no sinusoids."""
+    for name in _POSITIONS:
+        if (table := theirs.tensor(name)) is not None:
+            own = _sinusoids_apart(len(table), ours["d_model"])
+            if table.shape != own.shape or not np.allclose(table.astype("f4"), own, atol=0.01):
+                raise ValueError(f"{name} are no sinusoids, and others have no counterpart here")
+    return {}
+
+
+def _channels(d_model: int) -> np.ndarray:
+    """For each channel of the stream here, with a sine and a cosine in turn, which it is there."""
+    return np.arange(d_model).reshape(2, -1).T.reshape(-1)
+
+
+def _with_sinusoids_apart(row: rows.Row, d_model: int) -> rows.Row:
+    """The row with the channels of the stream in our order.
+
+    Theirs has the sines first and then the cosines, ours one of each in turn. Norms and sums do not
+    see the order of channels, so that all that reads or writes the stream may be permuted.
+    """
+    ours = _channels(d_model)
+    axes = [_STREAM.get(path.rpartition("/")[2]) for path in row.ours]
+
+    def permuted(arrays, order):
+        return [
+            x if axis is None else np.take(x, order, axis)
+            for x, axis in zip(arrays, axes, strict=True)
+        ]
+
+    return row._replace(
+        read=lambda *x: permuted(row.read(*x), ours),
+        write=lambda *x: row.write(*permuted(x, np.argsort(ours))),
+    )
+
+
+# The parameters that have an axis of the residual stream, and whether it is the first or the last.
+_STREAM: dict[str, int] = dict.fromkeys("query key value up kernel".split(), 0)
+_STREAM |= dict.fromkeys("output output_bias down down_bias scale bias table".split(), -1)
 
 
 def _fixed(config: TransformerConfig) -> list[rows.Row]:
@@ -74,6 +130,9 @@ def _fixed(config: TransformerConfig) -> list[rows.Row]:
     ]
 
 
+_COPIES = tuple((copy, "model.shared.weight") for copy in ("lm_head.weight", *_TABLES.values()))
+
+
 def _family(
     name: str,
     kind: str,
@@ -87,8 +146,8 @@ def _family(
 ) -> Family:
     """One of the families.
 
-    theirs: what it is by the keys of old releases. activation, scaled: what config.json means that
-    leaves them out. more: further fields of `Family`.
+    kind: its class. theirs: what it is by the keys of old releases. activation, scaled: what
+    config.json means that leaves them out. more: fields of `Family`.
     """
     ours = {
         **dict(
@@ -103,9 +162,9 @@ def _family(
     length = "max_length" if ours["positions"] == "learned" else "length"
     return Family(
         name=name,
-        heads={"tokens": (f"{kind}ForConditionalGeneration", "translation")},
+        heads={"tokens": (kind, "translation")},
         ours=ours,
-        theirs={"tie_word_embeddings": True, **theirs},
+        theirs=theirs,
         both=(
             Setting("vocab_size", "vocab_size"),
             Setting("max_position_embeddings", length),
@@ -115,52 +174,92 @@ def _family(
         ),
         rows=make_rows,
         optional="logits_bias/*",
-        copies=tuple(
-            (copy, "model.shared.weight")
-            for copy in ("lm_head.weight", *(f"model.{s}.embed_tokens.weight" for s in SIDES))
-        ),
         prefix="model.",
-        **more,
+        **{"copies": _COPIES, **more},
     )
 
 
+_TIED = {"tie_word_embeddings": True}
 _NORMED = {"normalize_embedding": True}
 _NORMED |= {"static_position_embeddings": False, "extra_pos_embeddings": 2}
 _PRE_NORMS = {"normalize_before": True, "add_final_layer_norm": True}
 BART = _family(
     "bart",
-    "Bart",
+    "BartForConditionalGeneration",
     functools.partial(_learned, "post_norm"),
     ours={"residual": "post_ln", "embedding_norm": True},
-    theirs={"normalize_before": False, "add_final_layer_norm": False, **_NORMED},
+    theirs=_TIED | {"normalize_before": False, "add_final_layer_norm": False, **_NORMED},
 )
 # Liu et al. 2020
 MBART = _family(
     "mbart",
-    "MBart",
+    "MBartForConditionalGeneration",
     functools.partial(_learned, "pre_norm"),
     ours={"embedding_norm": True},
-    theirs=_PRE_NORMS | _NORMED,
+    theirs=_TIED | _PRE_NORMS | _NORMED,
 )
 # Fan et al. 2021, and NLLB
 M2M_100 = _family(
     "m2m_100",
-    "M2M100",
+    "M2M100ForConditionalGeneration",
     _fixed,
     ours={"logits_bias": False},
-    theirs={},
+    theirs=_TIED,
     activation="relu",
     scaled=True,
 )
+
+
+def _tables(config: TransformerConfig, length: int) -> dict[str, np.ndarray]:
+    return dict.fromkeys(_POSITIONS, _sinusoids_apart(length, config.d_model))
+
+
 # Zhang et al. 2020
 PEGASUS = _family(
     "pegasus",
-    "Pegasus",
-    _sines_first,
+    "PegasusForConditionalGeneration",
+    functools.partial(_sinusoidal, "pre_norm"),
     ours={"positions": "sinusoidal"},
-    theirs=_PRE_NORMS | {"normalize_embedding": False},
-    read=marian.check_sinusoids,
-    channels=marian.channels,
-    left=marian.POSITIONS,
+    theirs=_TIED | _PRE_NORMS | {"normalize_embedding": False},
+    read=_check_sinusoids,
+    channels=_channels,
+    left=_POSITIONS,
     fixed=_tables,
+)
+
+
+def _read_marian(theirs: Settings, ours: Values) -> Values:
+    theirs.refuse("decoder_vocab_size", ours["vocab_size"])
+    shared, tied = (
+        theirs.choose(name, {True: True, False: False}, True)
+        for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings")
+    )
+    if shared:
+        theirs.refuse("tie_word_embeddings", True)
+    found = _check_sinusoids(theirs, ours)
+    return found | {"tied_embeddings": "all" if shared else "decoder" if tied else "none"}
+
+
+def _write_marian(ours: Values) -> Values:
+    return {
+        "decoder_vocab_size": ours["vocab_size"],
+        "share_encoder_decoder_embeddings": ours["tied_embeddings"] == "all",
+        "tie_word_embeddings": ours["tied_embeddings"] != "none",
+    }
+
+
+# Junczys-Dowmunt et al. 2018, as OPUS-MT's translation models are
+MARIAN = _family(
+    "marian",
+    "MarianMTModel",
+    functools.partial(_sinusoidal, "post_norm"),
+    ours={"residual": "post_ln", "positions": "sinusoidal"},
+    theirs={"normalize_embedding": False, "normalize_before": False},
+    read=_read_marian,
+    write=_write_marian,
+    also=lambda ours: {"tied_embeddings": ("all", "decoder", "none")},
+    channels=_channels,
+    left=_POSITIONS,
+    copies=(*_COPIES, ("lm_head.weight", _TABLES["decoder"])),
+    idle=("add_*", "*_pos_embeddings", "static_*"),
 )
