@@ -63,12 +63,13 @@ def _fused(number: int, size: int, bias: bool) -> list[rows.Row]:
 
 def _read(theirs: Settings, ours: Values) -> Values:
     if theirs.get("rope_parameters") or theirs.get("rope_scaling"):
-        found = rotary.read(theirs, fraction=0.25)
-    else:
-        theirs.get("rope_theta")  # which is ignored there
-        theta = theirs.get("rotary_emb_base", 10_000.0)
-        found = {"rotary_base": theta, "rotary_fraction": theirs.get("rotary_pct", 0.25)}
-    return {"rotary_fraction": 1.0, "rotary_scaling": (), **found}
+        return rotary.read(theirs, fraction=0.25)
+    theirs.get("rope_theta")  # which is ignored there
+    return {
+        "rotary_base": theirs.get("rotary_emb_base", 10_000.0),
+        "rotary_scaling": (),
+        "rotary_fraction": theirs.get("rotary_pct", 0.25),
+    }
 
 
 def _write(ours: Values) -> Values:
@@ -159,7 +160,7 @@ PHI = Family(
         Setting("attention_dropout", "attention_dropout_rate", 0.0),
     ),
     rows=_phi_rows,
-    read=lambda theirs, ours: {"rotary_fraction": 1.0, **rotary.read(theirs, fraction=0.5)},
+    read=lambda theirs, ours: rotary.read(theirs, fraction=0.5),
     write=rotary.written,
     also=any_of(*_ROTATION),
     prefix="model.",

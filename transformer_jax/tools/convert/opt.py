@@ -43,12 +43,12 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
 def _read(theirs: Settings, ours: Values) -> Values:
     width = theirs.whole("word_embed_proj_dim", ours["d_model"])[0]
     if width == ours["d_model"]:
-        return {"norm_epsilon": 1e-5}
+        return {}
     theirs.told.append(
         f"The table of tokens, of width {width}, is multiplied by the matrices between it and the "
         "stream, so that export has no counterpart."
     )
-    return {"norm_epsilon": 1e-5, "tied_embeddings": "none"}
+    return {"tied_embeddings": "none"}
 
 
 def _views(theirs: Settings, ours: Values) -> dict[str, rows.View]:
@@ -63,7 +63,9 @@ def _views(theirs: Settings, ours: Values) -> dict[str, rows.View]:
 OPT = Family(
     name="opt",
     heads={"tokens": ("OPTForCausalLM", "causal_lm")},
-    ours=dict(architecture="decoder_only", positions="learned", embedding_scale=1.0),
+    ours=dict(
+        architecture="decoder_only", positions="learned", embedding_scale=1.0, norm_epsilon=1e-5
+    ),
     theirs=dict(
         enable_bias=True,
         layer_norm_elementwise_affine=True,
@@ -85,7 +87,6 @@ OPT = Family(
     rows=_rows,
     read=_read,
     write=lambda ours: {"word_embed_proj_dim": ours["d_model"]},
-    also=lambda ours: {"norm_epsilon": (1e-5,)},
     views=_views,
     left=(f"{_STEM}.project_*.weight",),  # which the views have read
     copies=(("lm_head.weight", _TABLE),),

@@ -35,10 +35,11 @@ def read(
     found = {
         "rotary_base": rope.get("rope_theta", theirs.get("rope_theta", theta)),
         "rotary_scaling": _scaling(theirs, rope, names, nested),
+        "rotary_fraction": fraction,
     }
     theirs.get(_ORIGINAL)  # which an unscaled one may have in vain
     rope.check_known(("attn_factor", "long_factor", _ORIGINAL))
-    return found | ({"rotary_fraction": fraction} if fraction != 1 else {})
+    return found
 
 
 def read_by_kind(
