@@ -114,9 +114,8 @@ def tokenizer(
     bos = checked("bos_token_id", bos)
     # Those that end what is generated may be more than those that end what is read.
     lists = (values.get("eos_token_id") for values in (config, generation))
-    ends = [i for ids in lists for i in (ids if isinstance(ids, list) else [ids]) if i is not None]
-    for value in ends:
-        checked("eos_token_id", value)
+    told = [i for ids in lists for i in (ids if isinstance(ids, list) else [ids])]
+    ends = [checked("eos_token_id", i) for i in told if i is not None]
     never = []
     for values in (config, generation):
         for words in values.get("bad_words_ids") or ():

@@ -26,8 +26,9 @@ def figures(config: Any, params: Any, length: int) -> list[dict[str, Any]]:
         vectors = row.vectors(max(length, 64), config.d_model)
         found += _of_vectors("Constant vectors (sinusoids)", vectors)
     if row.learned:
-        for path, table in _tables(params, "positions"):
-            found += _of_vectors(f"Learned vectors, {path}", table)
+        for path, part in params.items():
+            if path.endswith("positions") and "table" in part:
+                found += _of_vectors(f"Learned vectors, {path}", part["table"])
     if row.rotation:
         found += _of_rotation(config, max(length, 64))
     if row.distances:
@@ -54,14 +55,6 @@ def turned(
     """The product of a pair of channels of length 1 with itself, turned by each distance."""
     angles = positions.rotation(np.arange(length)[None], channels, base, scaling)  # pyright: ignore
     return np.asarray(angles.cos[0] * angles.cos[0, :1])  # a gain is of both
-
-
-def _tables(params: Any, end: str) -> list[tuple[str, Any]]:
-    return [
-        (name, np.asarray(part["table"], np.float64))
-        for name, part in params.items()
-        if name.endswith(end) and "table" in part
-    ]
 
 
 def _of_vectors(title: str, vectors: Any) -> list[dict[str, Any]]:

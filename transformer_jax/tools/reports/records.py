@@ -105,9 +105,8 @@ def gather(folders: Sequence[Path]) -> list[Record]:
     ids = {home: list(itertools.chain(*own)) for home, own in sweeps.items()}
     places = {home / id: (home, at) for home, own in ids.items() for at, id in enumerate(own)}
     paths.sort(key=lambda path: places.get(path, ()))
-    faults = {folder: fault for folder in paths if (fault := _fault(folder))}
-    lines = {folder: f"{folder} is not a run: {fault}" for folder, fault in faults.items()}
-    if not (runs := [read(folder) for folder in paths if folder not in faults]):
+    lines = {path: f"{path} is not a run: {fault}" for path in paths if (fault := _fault(path))}
+    if not (runs := [read(folder) for folder in paths if folder not in lines]):
         raise ValueError("\n".join(lines.values()))
     for folder, line in lines.items():
         if folder.name != SWEEPS:  # which `runs/experiments/NAME/*` names too
