@@ -1,6 +1,6 @@
 """Gemma 1, 2 and 3 (Google 2024, 2025): norms by 1 + w, embeddings by the root of their width."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import llama, rotary, rows
@@ -8,18 +8,10 @@ from transformer_jax.tools.convert.family import Settings, Values
 from transformer_jax.tools.convert.rows import View
 
 _OURS = {"activation": "geglu_tanh", "embedding_scale": None}
-_BOTH_NORMS = {
-    "self_attention_residual/pre_norm": "input_layernorm",
-    "self_attention_residual/branch_norm": "post_attention_layernorm",
-    "feed_forward_residual/pre_norm": "pre_feedforward_layernorm",
-    "feed_forward_residual/branch_norm": "post_feedforward_layernorm",
-}
 _CAPS = {"attn_logit_softcapping": "attention_softcap", "final_logit_softcapping": "logits_softcap"}
 
 
-def _rows(
-    config: TransformerConfig, norms: Mapping[str, str | Sequence[str]] = llama.PRE_NORMS
-) -> list[rows.Row]:
+def _rows(config: TransformerConfig) -> list[rows.Row]:
     """Those of a Llama, whose norms multiply by 1 + w."""
     return [
         row._replace(
@@ -28,7 +20,7 @@ def _rows(
         )
         if row.ours[0].endswith("/scale")
         else row
-        for row in llama.make_rows(config, norms)
+        for row in llama.make_rows(config)
     ]
 
 
@@ -118,7 +110,7 @@ GEMMA2 = llama.family(
     head_dim=256,
     tied=True,
     also=tuple(_CAPS.values()),
-    rows=lambda config: _rows(config, _BOTH_NORMS),
+    rows=_rows,
     read=_read_2,
     write=lambda ours: {**_write(ours), **rotary.written(ours)},
     views=_scores,
@@ -142,7 +134,7 @@ GEMMA3 = llama.family(
     head_dim=256,
     tied=True,
     also=("logits_softcap",),
-    rows=lambda config: _rows(config, _BOTH_NORMS),
+    rows=_rows,
     read=_read_3,
     write=lambda ours: {**_write(ours), **rotary.written_by_kind(ours, "rope_local_base_freq")},
     views=_scores,

@@ -11,9 +11,22 @@ from transformer_jax.tools.convert.family import SIZES, Family, Setting, Setting
 TABLE = "model.embed_tokens.weight"
 _ATTENTION = [f"self_attn.{name}_proj" for name in "qkvo"]
 _GATED = {f"feed_forward/{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
-PRE_NORMS = {
-    "self_attention_residual/pre_norm": "input_layernorm",
-    "feed_forward_residual/pre_norm": "post_attention_layernorm",
+# Those of a layer, by the residual scheme.
+_NORMS = {
+    "pre_ln": {
+        "self_attention_residual/pre_norm": "input_layernorm",
+        "feed_forward_residual/pre_norm": "post_attention_layernorm",
+    },
+    "sandwich": {
+        "self_attention_residual/pre_norm": "input_layernorm",
+        "self_attention_residual/branch_norm": "post_attention_layernorm",
+        "feed_forward_residual/pre_norm": "pre_feedforward_layernorm",
+        "feed_forward_residual/branch_norm": "post_feedforward_layernorm",
+    },
+    "branch_ln": {
+        "self_attention_residual/branch_norm": "post_attention_layernorm",
+        "feed_forward_residual/branch_norm": "post_feedforward_layernorm",
+    },
 }
 _QK_NORMS = {
     f"self_attention/{side}_norm": f"self_attn.{side[0]}_norm" for side in ("query", "key")
@@ -22,11 +35,9 @@ _QK_NORMS = {
 _ANY = "layer_pattern window window_rotary_base rotary_base rotary_scaling rotary_fraction".split()
 
 
-def make_rows(
-    config: TransformerConfig, norms: Mapping[str, str | Sequence[str]] = PRE_NORMS
-) -> list[rows.Row]:
-    """All rows. norms: the names of the branches' norms, as `rows.layers` takes them."""
-    names = {"self_attention": _ATTENTION, **_GATED, **norms}
+def make_rows(config: TransformerConfig) -> list[rows.Row]:
+    """All rows."""
+    names = {"self_attention": _ATTENTION, **_GATED, **_NORMS[config.decoder_residual]}
     names |= _QK_NORMS if config.qk_norm else {}
     return [
         *outside(config),
@@ -178,7 +189,7 @@ def _fused_rows(config: TransformerConfig) -> list[rows.Row]:
     names = {
         "self_attention/output": "self_attn.o_proj",
         "feed_forward/down": "mlp.down_proj",
-        **PRE_NORMS,
+        **_NORMS["pre_ln"],
     }
     return [
         *outside(config),

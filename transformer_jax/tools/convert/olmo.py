@@ -5,14 +5,6 @@ from transformer_jax.tools.convert import llama, rotary, rows
 from transformer_jax.tools.convert.family import Settings, Values
 
 _THEIRS = {"attention_bias": False, "hidden_act": "silu"}
-_BRANCH_NORMS = {
-    "self_attention_residual/branch_norm": "post_attention_layernorm",
-    "feed_forward_residual/branch_norm": "post_feedforward_layernorm",
-}
-
-
-def _rows(config: TransformerConfig) -> list[rows.Row]:
-    return llama.make_rows(config, _BRANCH_NORMS)
 
 
 def _unnormed(config: TransformerConfig) -> list[rows.Row]:
@@ -40,13 +32,12 @@ _BRANCH = {
     "qk_norm": True,
     "qk_norm_over": "heads",
 }
-OLMO2 = llama.family("olmo2", "Olmo2", ours=_BRANCH, epsilon=1e-5, rows=_rows)
+OLMO2 = llama.family("olmo2", "Olmo2", ours=_BRANCH, epsilon=1e-5)
 OLMO3 = llama.family(
     "olmo3",
     "Olmo3",
     ours=_BRANCH,
     epsilon=1e-5,
-    rows=_rows,
     read=_windows,
     write=lambda ours: {
         **rotary.written_by_kind(ours, "rope_theta"),
