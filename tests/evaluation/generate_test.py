@@ -329,11 +329,6 @@ def test_a_stop_text_saves_steps():
     assert sorted(calls) == [0, 1, 2]
 
 
-def test_a_beam_does_not_stream():
-    with pytest.raises(ValueError, match="beam.*greedy or sample"):
-        pieces_of(COPIER, batch_of([0], 6), letters, settings=BEAM)
-
-
 def test_a_text_is_cut_before_the_stop_text_that_is_complete_first():
     random = np.random.default_rng(0)
 

@@ -171,22 +171,9 @@ OF_LABELS = (scores.pronoun_accuracy, scores.label_scores, scores.matthews, scor
 
 
 @pytest.mark.parametrize("score", [*OF_TEXTS.values(), *OF_LABELS])
-def test_empty_and_unequal_lists_have_no_score(score):
-    with pytest.raises(ValueError, match="empty"):
-        score([], [])
-    with pytest.raises(ValueError, match=r"2 \w+, but 1"):
+def test_unequal_lists_have_no_score(score):
+    with pytest.raises(ValueError):
         score(["a", "b"], [["a"]])
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_a_text_without_references_has_no_score(name):
-    with pytest.raises(ValueError, match="without references"):
-        OF_TEXTS[name](["a"], [[]])
-
-
-def test_pronoun_accuracy_needs_a_pronoun():
-    with pytest.raises(ValueError, match="none of the sentences"):
-        scores.pronoun_accuracy(["a"], [""])
 
 
 # As the shared task published them (Derczynski et al. 2017, over all entities of the test set).
@@ -219,15 +206,6 @@ def test_span_f1_is_of_whole_spans_as_conlleval_counts_them(predicted, expected,
     )
     both, ours, theirs = counts
     assert scores.span_f1(found, wanted) == pytest.approx(2 * both / max(ours + theirs, 1))
-
-
-def test_span_f1_is_of_bio_tags_and_sentences_of_equal_length():
-    with pytest.raises(ValueError, match="'NOUN'"):
-        scores.span_f1([["O"]], [["NOUN"]])
-    with pytest.raises(ValueError, match="'E-a'"):
-        scores.span_f1([["E-a"]], [["O"]])
-    with pytest.raises(ValueError, match="2 tags has 1"):
-        scores.span_f1([["O"]], [["O", "O"]])
 
 
 def test_scores_of_labels_are_those_of_their_definitions():
@@ -275,10 +253,8 @@ def test_perplexity_of_words_counts_line_ends(texts, words):
     assert scores.word_perplexity(6 * math.log(7), texts) == pytest.approx(7 ** (6 / words))
 
 
-def test_perplexity_of_words_overflows_to_infinity_and_needs_words():
+def test_perplexity_of_words_overflows_to_infinity():
     assert scores.word_perplexity(1e9, ["a"]) == math.inf
-    with pytest.raises(ValueError, match="empty list of texts"):
-        scores.word_perplexity(1.0, [])
 
 
 # Merity et al. 2016, table 1.

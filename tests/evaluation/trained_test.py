@@ -151,8 +151,3 @@ def test_what_a_batch_leaves_is_there_for_the_next():
     split: Any = types.SimpleNamespace(batches=batches)
     (row,) = model.by_place(split, lambda outputs, batch: outputs.values[:, None])
     assert row.tolist() == [0, 1, 3]  # what one reader reads
-
-
-def test_evaluation_needs_batches():
-    with pytest.raises(ValueError, match="no batches"):
-        losses(0.0, class_of_token, [])

@@ -255,12 +255,6 @@ def test_masked_pieces_stand_between_bos_and_eos(limit):
     assert joined == list(itertools.chain.from_iterable(BYTES.encode(TEXTS)))
 
 
-def test_documents_need_room():
-    for task, limits in (("masked_lm", Limits(2, 9, "drop")), ("causal_lm", Limits(9, 0, "drop"))):
-        with pytest.raises(ValueError, match="data.max_.*_length leaves no room"):
-            encode(task, limits)
-
-
 def test_a_text_has_its_label_at_bos_alone():
     columns, _ = encode("classification")
     for text, name, row, labels in zip(

@@ -35,7 +35,7 @@ from jaxtyping import PyTree
 from transformer_jax.checkpoint import arrays
 from transformer_jax.process import hosts
 from transformer_jax.runs import manifest
-from transformer_jax.runs.workdir import CONFIG, LABELS, plain, read_labels
+from transformer_jax.runs.workdir import CONFIG, LABELS, disk_is_full, plain, read_labels
 
 PROGRESS = "progress.json"
 _METRICS = "metrics.json"
@@ -429,7 +429,7 @@ def _naming(step: int, folder: Path) -> Iterator[None]:
     except Exception as error:
         if hosts.is_first():
             shutil.rmtree(folder, ignore_errors=True)
-        if _disk_full(error):
+        if disk_is_full(error):
             raise OSError(
                 errno.ENOSPC,
                 f"no space left for the checkpoint of step {step}; older checkpoints are "
@@ -437,14 +437,3 @@ def _naming(step: int, folder: Path) -> Iterator[None]:
                 str(folder.parent),
             ) from error
         raise RuntimeError(f"the checkpoint of step {step} was not saved: {error}") from error
-
-
-def _disk_full(error: BaseException | None) -> bool:
-    """Whether a full disk or quota is behind `error`; TensorStore reports it only as text."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if re.search("no space left on device|disk quota exceeded", str(error), re.IGNORECASE):
-            return True
-        error = error.__cause__ or error.__context__
-    return False

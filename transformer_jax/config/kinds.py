@@ -40,11 +40,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "log.trackers": TRACKERS,
     "model.family": FAMILIES,
     "model.residual": SCHEMES,
-    **{
-        f"model.{name}": table
-        for name, table in (transformer.CHOICES | recurrent.CHOICES).items()
-        if name != "head"
-    },
+    **{f"model.{name}": table for name, table in (transformer.CHOICES | recurrent.CHOICES).items()},
     "optimizer.name": OPTIMIZERS,
     "optimizer.schedule": SCHEDULES,
     "optimizer.decay_shape": DECAY_SHAPES,

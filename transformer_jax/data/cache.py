@@ -13,9 +13,7 @@ import filelock
 from absl import logging
 
 from transformer_jax.runs import manifest
-
-# How TFDS, NumPy and array_record tell of a full disk: they lose its number.
-_FULL = "No space left", "requested and", "Could not submit chunk"
+from transformer_jax.runs.workdir import disk_is_full
 
 
 def fingerprint(*parts: object) -> str:
@@ -94,7 +92,7 @@ def locked(folder: Path) -> Iterator[None]:
             lock.acquire()
         yield
     except Exception as error:
-        if _is_full(error):
+        if disk_is_full(error) and not isinstance(error, ValueError):  # ours, which quotes the data
             raise OSError(
                 errno.ENOSPC,
                 "no disk space left to build it; free some, or set data.cache_dir elsewhere",
@@ -106,10 +104,3 @@ def locked(folder: Path) -> Iterator[None]:
         raise
     finally:
         lock.release()
-
-
-def _is_full(error: Exception) -> bool:
-    if isinstance(error, ValueError):  # ours, which quotes the data
-        return False
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-    return full or any(words in str(error) for words in _FULL)

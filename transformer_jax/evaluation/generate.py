@@ -56,6 +56,8 @@ def stream(
 ) -> Iterator[tuple[int, str]]:
     """What `generate` makes of one batch, cut at `decode.stop`, as (row, new text) when it comes.
 
+    Not by beam search, which does not know its first token before its last.
+
     Sample r of the batch's row b is row b * num_samples + r. Text is held back while what follows
     may still change it: half of a character, or what may be the beginning of a stop text. A row
     of which nothing comes yields nothing.
@@ -63,15 +65,8 @@ def stream(
     Args:
       decode: text of token ids. That of the first few is the beginning of that of all, but for
         U+FFFD in the place of half a character.
-
-    Raises ValueError for beam search, which does not know its first token before its last.
     """
     settings = decoder.settings
-    if settings.method == "beam":
-        raise ValueError(
-            'decode.method="beam" cannot stream, as it knows no token before it knows all; '
-            "choose greedy or sample"
-        )
     prompts = _prompts(decoder, *batch, key)
     length = prompts.length
     context, hypotheses = _begin(

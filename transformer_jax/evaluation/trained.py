@@ -94,8 +94,7 @@ class Trained:
     def losses(self, split: Split) -> dict[str, float]:
         """Means over all batches of a split, so that it does not matter how these are cut.
 
-        Sums are added up in float64 on the host. Raises ValueError where there are no batches, or
-        nothing in them has a weight.
+        Sums are added up in float64 on the host. Raises ValueError where nothing has a weight.
         """
         memory = self._no_memory()
 
@@ -105,9 +104,6 @@ class Trained:
             return sums
 
         parts = fetch("Scoring", score, split.batches)
-        if not parts:
-            raise ValueError("nothing to evaluate on: there are no batches")
-
         return self.loss.means(jax.tree.map(lambda *sums: np.sum(sums, dtype=np.float64), *parts))
 
     def predict(self, batches: Sequence[NumberedBatch]) -> list[Any]:

@@ -11,6 +11,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -43,6 +44,9 @@ WALL = "time/wall_seconds"  # in records and results: of all processes of the ru
 _FOLDERS = (CHECKPOINTS, TENSORBOARD, SPIKES)
 # What the fields of results.json are that are not only shown.
 _RESULTS = dict(status=str, steps=int, first_bad_step=int | None, spikes=list) | {WALL: int | float}
+
+# How TensorStore, TFDS, NumPy and array_record tell of a full disk: they lose its number.
+_FULL = "no space left|disk quota exceeded|requested and .* written|could not submit chunk"
 
 _claims = collections.Counter[Path]()  # of who shares a lock in this process
 _held: dict[Path, int] = {}
@@ -138,6 +142,17 @@ def write_atomically(path: Path, text: str) -> None:
     """Replaces a file as a whole, see `replacing`."""
     with replacing(path) as file:
         file.write(text)
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    """Whether a full disk or quota is behind an error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if re.search(_FULL, str(error), re.IGNORECASE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextlib.contextmanager

@@ -208,12 +208,6 @@ def test_the_fingerprint_of_streams_covers_what_decides_the_batches():
     assert shuffled_streams(**beside).fingerprint == made[0].fingerprint
 
 
-def test_states_of_another_number_of_streams_are_refused():
-    states = make_streams(make_arrays(10), packing=True).get_state()
-    with pytest.raises(ValueError, match="states of 2 streams, but data.streams=4"):
-        make_streams(make_arrays(10), packing=True, streams=4).set_state(states)
-
-
 @pytest.mark.parametrize("packing", [True, False])
 def test_a_mixture_continues_bit_by_bit_and_says_what_was_drawn(packing):
     sets = [make_arrays(n, seed=n) for n in (50, 10, 70)]

@@ -5,31 +5,7 @@ import dataclasses
 import pytest
 
 from tests.models import tiny
-from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.kernels import KERNELS
-from transformer_jax.models.transformer.config import ARCHITECTURES
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_head_stands_on_the_last_stack_of_its_kind_alone(architecture, head):
-    stands_on = {"tokens": ("encoder_decoder", "decoder_only"), "boxes": ("encoder_set",)}
-    fitting = stands_on.get(head, ("encoder_only",))
-    if architecture in fitting:
-        assert tiny.config(architecture=architecture, head=head, num_labels=3).head == head
-        return
-    others = " or ".join(map(repr, fitting))
-    with pytest.raises(ValueError, match=f"'{head}' needs .*={others}, got '{architecture}'"):
-        tiny.config(architecture=architecture, head=head, num_labels=3)
-
-
-@pytest.mark.parametrize("head", [name for name, row in HEADS.items() if row.labels])
-def test_labels_need_a_number(head):
-    (architecture,) = HEADS[head].architectures
-    with pytest.raises(ValueError, match=f"'{head}' needs at least one label, got 0"):
-        tiny.config(architecture=architecture, head=head, num_labels=0)
-    tiny.config(architecture=architecture, head=head, num_labels=1)
-
 
 ROTARY = dict(positions="rotary")
 LONGROPE = ("longrope", "short_factor=1,2", "original_max_position_embeddings=9")
@@ -42,7 +18,6 @@ CUDNN = dict(attention_kernel="cudnn", dtype="bfloat16")
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (dict(context_length=0), "context of 0 tokens"),
         (dict(parameterization="mup"), "'mup' needs model.base_width"),
         (dict(parameterization="completep", base_width=8), "'completep' needs model.base_depth"),
         (

@@ -46,10 +46,8 @@ def entropy() -> float:
     to_trigger = np.sum(transitions[:, triggers()], axis=1)
     plain = np.delete(np.arange(len(WORDS)), triggers())
     costs = -np.sum(transitions * np.log(transitions), axis=1)
-    at, before = (
-        _first(),
-        np.zeros(len(WORDS)),
-    )  # probabilities: of this word; of a trigger after it
+    # Probabilities: of this word; of a trigger after it
+    at, before = _first(), np.zeros(len(WORDS))
     nats = -np.sum(at[plain] * np.log(at[plain]))
     for _ in range(LENGTH - 1):
         nats += at @ costs

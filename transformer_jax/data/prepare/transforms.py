@@ -8,13 +8,7 @@ from transformer_jax.data.prepare.tokenizer import SpecialIds, Tokenizer
 
 
 def pieces(documents: Iterable[list[int]], length: int) -> Rows:
-    """The documents cut into consecutive pieces of `length` tokens, the last ones shorter.
-
-    Raises:
-        ValueError: pieces have no room for a token.
-    """
-    if length < 1:
-        raise ValueError(f"pieces of {length} tokens: data.max_*_length leaves no room for one")
+    """The documents cut into consecutive pieces of `length` tokens, the last ones shorter."""
     return [
         ids[start : start + length] for ids in documents for start in range(0, len(ids), length)
     ]

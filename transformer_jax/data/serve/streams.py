@@ -108,12 +108,7 @@ class TrainStreams:
         """Continues with the batch after the one at which get_state gave `states`.
 
         States of streams that are not read may be among them.
-
-        Raises:
-            ValueError: the states are of another number of streams.
         """
-        if states.keys() not in (set(map(str, self._streams)), set(map(str, range(self._count)))):
-            raise ValueError(f"states of {len(states)} streams, but data.streams={self._count}")
         for i, stream in self._streams.items():
             state = states[str(i)]
             stream.set_state({key: value for key, value in state.items() if key != "drawn"})

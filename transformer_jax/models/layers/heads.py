@@ -108,7 +108,6 @@ class Head(NamedTuple):
     """One row.
 
     Attributes:
-      architectures: those that it stands on.
       module: config -> an encoder's head, called as (x, project, deterministic), or that of a set,
         called with what each layer leaves. Another decoder has `project` alone.
       name: the module's, and so its parameters'.
@@ -117,7 +116,6 @@ class Head(NamedTuple):
       pooled: whether it reads, at each token, what stands for the whole text.
     """
 
-    architectures: tuple[str, ...]
     module: Any = None
     name: str | None = None
     labels: bool = False
@@ -125,19 +123,18 @@ class Head(NamedTuple):
 
 
 HEADS = {
-    "tokens": Head(("encoder_decoder", "decoder_only")),
-    "masked_tokens": Head(("encoder_only",), MaskedTokenHead, "token_head"),
-    "classes": Head(("encoder_only",), LabelHead, "label_head", labels=True, pooled=True),
+    "tokens": Head(),
+    "masked_tokens": Head(MaskedTokenHead, "token_head"),
+    "classes": Head(LabelHead, "label_head", labels=True, pooled=True),
     # Starts at 0, as in Dosovitskiy et al. 2021's code.
     "image_classes": Head(
-        ("encoder_only",),
         functools.partial(LabelHead, kernel_init=nn.initializers.zeros),
         "label_head",
         labels=True,
         pooled=True,
     ),
-    "tags": Head(("encoder_only",), LabelHead, "label_head", labels=True),
-    "boxes": Head(("encoder_set",), BoxHead, "box_head", labels=True),
+    "tags": Head(LabelHead, "label_head", labels=True),
+    "boxes": Head(BoxHead, "box_head", labels=True),
 }
 
 

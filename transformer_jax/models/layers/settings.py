@@ -1,13 +1,13 @@
-"""What the configs of all families of models share: architectures, dtypes, and a check."""
+"""What the configs of all families of models share: architectures and dtypes."""
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax.numpy as jnp
 
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
-from transformer_jax.models.layers.heads import HEADS, POOLINGS
+from transformer_jax.models.layers.heads import POOLINGS
 from transformer_jax.models.layers.stack import REMAT
 from transformer_jax.models.layers.stems import STEMS
 
@@ -26,7 +26,6 @@ DTYPES = {"float32": jnp.dtype("float32"), "bfloat16": jnp.dtype("bfloat16")}
 # What each setting of all families is a key of.
 CHOICES: dict[str, Collection[str]] = {
     "architecture": ARCHITECTURES,
-    "head": HEADS,
     "pooling": POOLINGS,
     "tied_embeddings": TIED_EMBEDDINGS,
     "stem": STEMS,
@@ -103,17 +102,3 @@ class ModelConfig:
 
     def check_platform(self, platform: str) -> None:
         """Raises ValueError where the model does not run on this kind of device."""
-
-
-def check_head(config: Any) -> None:
-    """Raises ValueError where the head does not fit the architecture, or has no labels."""
-    head = HEADS[config.head]
-    if config.architecture not in head.architectures:
-        raise ValueError(
-            f"the head {config.head!r} needs model.architecture="
-            f"{' or '.join(map(repr, head.architectures))}, got {config.architecture!r}"
-        )
-    if head.labels and config.num_labels < 1:
-        raise ValueError(
-            f"the head {config.head!r} needs at least one label, got {config.num_labels}"
-        )

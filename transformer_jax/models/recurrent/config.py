@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection
 
 from transformer_jax.models.layers import settings
-from transformer_jax.models.layers.settings import ModelConfig, check_head
+from transformer_jax.models.layers.settings import ModelConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,8 +65,8 @@ class RecurrentConfig(ModelConfig):
     `d_model` is the width of each layer's state as well.
 
     Raises:
-      ValueError: a recurrence, a head or carried states that do not fit the architecture, an odd
-        width of an encoder alone, or more layers than can be compiled.
+      ValueError: a recurrence or carried states that do not fit the architecture, an odd width of
+        an encoder alone, or more layers than can be compiled.
     """
 
     recurrence: str
@@ -78,7 +78,6 @@ class RecurrentConfig(ModelConfig):
     norm_epsilon = 1e-5
 
     def __post_init__(self):
-        check_head(self)
         deepest = max(self.num_encoder_layers, self.num_decoder_layers)
         if deepest > _MOST_LAYERS:
             raise ValueError(

@@ -19,7 +19,6 @@ from transformer_jax.models.layers.settings import (
     UNORDERED,
     ModelConfig,
     Multipliers,
-    check_head,
 )
 from transformer_jax.models.transformer.draws import DRAWS
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Ratios
@@ -62,9 +61,8 @@ class TransformerConfig(ModelConfig):
     all.
 
     Raises:
-      ValueError: a size that does not fit positions, a kernel that cannot do what is asked, a
-        head that does not fit the architecture, or a parameterisation without its base sizes or
-        with tied embeddings that it steps differently.
+      ValueError: a size that does not fit positions, a kernel that cannot do what is asked, or a
+        parameterisation without its base sizes or with tied embeddings that it steps differently.
     """
 
     encoder_residual: str
@@ -109,8 +107,6 @@ class TransformerConfig(ModelConfig):
     attention_kernel: str
 
     def __post_init__(self):
-        if self.context_length is not None and self.context_length < 1:
-            raise ValueError(f"a context of {self.context_length} tokens must be at least 1")
         if self.num_heads % self.kv_heads:
             raise ValueError(
                 f"model.num_kv_heads={self.num_kv_heads} does not divide model.num_heads="
@@ -122,7 +118,6 @@ class TransformerConfig(ModelConfig):
         check_pattern(self)
         self._check_memory()
         self._check_kernel()
-        check_head(self)
         self._check_parameterization()
 
     def _check_positions(self) -> None:
