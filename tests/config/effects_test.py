@@ -180,6 +180,6 @@ def test_rows_name_keys_that_there_are(task):
     source = next(name for name, rows in SOURCES.items() if TASKS[task].recipe.reads in rows)
     for architecture in TASKS[task].heads:
         settings = {"task.name": task, "model.architecture": architecture, "data.source": source}
-        for choice in effects._choices(load(DEFAULT, settings)):
-            assert choice.value in choice.readers
-            assert set().union(*choice.readers.values()) <= keys, choice.name
+        for name, (value, readers) in effects._choices(load(DEFAULT, settings)).items():
+            assert value in readers
+            assert set().union(*readers.values()) <= keys, name

@@ -167,13 +167,13 @@ OF_TEXTS = {
     name: lambda ours, theirs, score=score: score(ours, theirs, "13a")
     for name, score in METRICS.items()
 }
-OF_LABELS = (scores.pronoun_accuracy, scores.label_scores, scores.matthews, scores.span_f1)
+OF_LABELS = (scores.pronoun_accuracy, scores.label_scores, scores.matthews)
 
 
-@pytest.mark.parametrize("score", [*OF_TEXTS.values(), *OF_LABELS])
+@pytest.mark.parametrize("score", [*OF_TEXTS.values(), scores.span_f1, *OF_LABELS])
 def test_unequal_lists_have_no_score(score):
     with pytest.raises(ValueError):
-        score(["a", "b"], [["a"]])
+        score(["a", "b"], ["a" if score in OF_LABELS else ["a"]])
 
 
 # As the shared task published them (Derczynski et al. 2017, over all entities of the test set).

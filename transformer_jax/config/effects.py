@@ -5,7 +5,7 @@ What was given on the command line is refused, what a config file sets is told.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer_jax import tasks
 from transformer_jax.config import build_data
@@ -29,14 +29,6 @@ from transformer_jax.tasks.task import Task
 from transformer_jax.training.cross_entropy import METRICS
 from transformer_jax.training.schedule import SCHEDULES
 from transformer_jax.training.update_rules import OPTIMIZERS
-
-
-class Choice(NamedTuple):
-    """A setting, its value, and the keys that only some of its values read."""
-
-    name: str
-    value: Any
-    readers: Mapping[Any, Collection[str]]
 
 
 def check(config: Config, given: Iterable[str]) -> None:
@@ -95,7 +87,7 @@ def _without_effect(config: Config, keys: Collection[str]) -> str:
 def _unused(config: Config) -> dict[str, str]:
     """The keys that have no effect, and why: "with decode.method='beam', only with 'sample'"."""
     unused = {}
-    for name, value, readers in _choices(config):
+    for name, (value, readers) in _choices(config).items():
         if value not in readers:
             continue  # a source that does not serve the task, which is refused elsewhere
         for key in set().union(*readers.values()).difference(readers[value]):
@@ -112,8 +104,11 @@ def _unused(config: Config) -> dict[str, str]:
     return unused
 
 
-def _choices(config: Config) -> list[Choice]:
-    """The settings that choose what is read, with their values; a later one's reason counts."""
+def _choices(config: Config) -> dict[str, tuple[Any, Mapping[Any, Collection[str]]]]:
+    """Of each setting that chooses what is read its value, and the keys that only some values read.
+
+    A later one's reason counts.
+    """
     model, task = config.model, tasks.choose(config.task.name, config.model.architecture)
     flat, start = flatten(config), config.checkpoint.init_from
     # Of two schemes the one that reads more.
@@ -126,15 +121,15 @@ def _choices(config: Config) -> list[Choice]:
     source, sources = config.data.source, _in("data", _sources(task))
     if source in sources:
         sources[source] = _read_of_data(config, task, sources)
-    return [
-        *(
-            Choice(name, bool(flat[name]) if True in readers else flat[name], readers)
+    return {
+        **{
+            name: (bool(flat[name]) if True in readers else flat[name], readers)
             for name, readers in _readers().items()
-        ),
-        Choice("data.source", source, sources),
-        Choice("task.name", task.recipe.name, {n: _read_by(row) for n, row in TASKS.items()}),
-        Choice("checkpoint.init_from", start, {start: (), "": _TOKENIZER}),
-    ]
+        },
+        "data.source": (source, sources),
+        "task.name": (task.recipe.name, {name: _read_by(row) for name, row in TASKS.items()}),
+        "checkpoint.init_from": (start, {start: (), "": _TOKENIZER}),
+    }
 
 
 def _read_of_data(config: Config, task: Task, sources: Mapping[str, Collection[str]]) -> list[str]:

@@ -22,7 +22,7 @@ from transformer_jax.data import by_hand
 from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.prepare import pictures, prepare
 from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
-from transformer_jax.data.prepare.recipe import Batch, Drawing, Form, NumberedBatch
+from transformer_jax.data.prepare.recipe import Batch, Drawing, NumberedBatch
 from transformer_jax.data.prepare.summary import Summary, check_train, lost, summarise, unknown
 from transformer_jax.data.prepare.tokenizer import (
     OWN_IDS,
@@ -245,13 +245,11 @@ class Dataset:
             weights=[part.weight for part in settings.sets("train")],
         )
 
-    def batch_shapes(self) -> dict[str, Form]:
-        """The arrays of a training batch, (B, length, ...), without the data."""
+    def batch_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The shape (B, length, ...) and dtype of a training batch's arrays, without the data."""
         settings = self.settings
         return {
-            key: Form(
-                (settings.batch_size, settings.rows[column.side], *column.shape), column.dtype
-            )
+            key: ((settings.batch_size, settings.rows[column.side], *column.shape), column.dtype)
             for key, column in settings.recipe.batch_columns().items()
         }
 

@@ -1,7 +1,6 @@
 """All that data knows of a task: the columns it reads, and the numbers that become of them."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -23,18 +22,6 @@ Labels = tuple[str, ...]
 Batch = dict[str, Shaped[np.ndarray, "B ..."]]
 # A batch and the number of the example in each of its rows; -1 marks a row of padding.
 NumberedBatch = tuple[Batch, Int64[np.ndarray, " B"]]
-
-
-class Form(NamedTuple):
-    """The shape of an array and NumPy's name of its dtype."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def bytes(self) -> int:
-        """What an array of this form takes of memory."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclasses.dataclass(frozen=True)
