@@ -82,7 +82,7 @@ def test_named_sizes_take_the_first_devices():
     ("settings", "message"),
     [
         ((0, 1, 1, 1), "mesh.data=0 is neither"),
-        ((-1, 1, -1, 1), "mesh.data and mesh.tensor are -1"),
+        ((-1, 1, -1, 1), "mesh.tensor=-1, .*only one axis"),
         ((4, 4, 1, 1), "mesh.data=4, mesh.fsdp=4.*: 16 devices do not fit into the 8 at hand"),
         ((-1, 3, 1, 1), "product divides 8"),
     ],

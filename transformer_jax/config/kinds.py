@@ -16,9 +16,21 @@ from transformer_jax.evaluation.decoder import METHODS
 from transformer_jax.evaluation.scores import BLEU_TOKENIZERS
 from transformer_jax.inspection.measures import PROBES
 from transformer_jax.models import FAMILIES
-from transformer_jax.models.layers.settings import DTYPES
-from transformer_jax.models.recurrent import config as recurrent
-from transformer_jax.models.transformer import config as transformer
+from transformer_jax.models.layers.attention import ATTENTION_BIASES, QK_NORMS, SCORES
+from transformer_jax.models.layers.attention_weights import ATTENTION_GATES, ATTENTION_WEIGHTS
+from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
+from transformer_jax.models.layers.feed_forward import ACTIVATIONS
+from transformer_jax.models.layers.heads import POOLINGS
+from transformer_jax.models.layers.kernels import KERNELS
+from transformer_jax.models.layers.norm import NORMS
+from transformer_jax.models.layers.positions import POSITIONS, POSITIONS_IN
+from transformer_jax.models.layers.settings import ARCHITECTURES, DTYPES
+from transformer_jax.models.layers.stack import REMAT
+from transformer_jax.models.layers.stems import STEMS
+from transformer_jax.models.recurrent.config import RECURRENCES
+from transformer_jax.models.transformer.draws import DRAWS
+from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
+from transformer_jax.models.transformer.patterns import LAYER_KINDS
 from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.runs.trackers import TRACKERS
 from transformer_jax.tasks import TASKS
@@ -40,7 +52,28 @@ CHOICES: Mapping[str, Collection[str]] = {
     "log.trackers": TRACKERS,
     "model.family": FAMILIES,
     "model.residual": SCHEMES,
-    **{f"model.{name}": table for name, table in (transformer.CHOICES | recurrent.CHOICES).items()},
+    "model.architecture": ARCHITECTURES,
+    "model.pooling": POOLINGS,
+    "model.tied_embeddings": TIED_EMBEDDINGS,
+    "model.stem": STEMS,
+    "model.dtype": DTYPES,
+    "model.remat": REMAT,
+    "model.encoder_residual": SCHEMES,
+    "model.decoder_residual": SCHEMES,
+    "model.init": DRAWS,
+    "model.parameterization": PARAMETERIZATIONS,
+    "model.attention_score": SCORES,
+    "model.attention_weights": ATTENTION_WEIGHTS,
+    "model.attention_gate": ATTENTION_GATES,
+    "model.qk_norm_over": QK_NORMS,
+    "model.attention_bias": ATTENTION_BIASES,
+    "model.layer_pattern": LAYER_KINDS,
+    "model.activation": ACTIVATIONS,
+    "model.norm": NORMS,
+    "model.positions": POSITIONS,
+    "model.positions_in": POSITIONS_IN,
+    "model.attention_kernel": KERNELS,
+    "model.recurrence": RECURRENCES,
     "optimizer.name": OPTIMIZERS,
     "optimizer.schedule": SCHEDULES,
     "optimizer.decay_shape": DECAY_SHAPES,

@@ -10,11 +10,11 @@ code did before; a config.json without it means that.
 
 import difflib
 import functools
-import importlib.util
 import itertools
 import json
 import operator
 import re
+import runpy
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -233,11 +233,10 @@ def _read(schema: Schema, config_file: str, named: str | None) -> Config:
     try:
         if path.suffix == ".json":
             return _read_json(schema, path, named)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        config = module.get_config(argument)
+        defined = runpy.run_path(str(path))
+        if "get_config" not in defined:
+            raise ValueError("it defines no get_config")
+        config = defined["get_config"](argument)
         if not isinstance(config, ConfigDict):
             raise ValueError("get_config returns no ConfigDict; does it end with `return config`?")
         _check_complete(schema, flatten(config))

@@ -73,12 +73,9 @@ def make_mesh(sizes: Sequence[int], devices: Sequence[Any]) -> Mesh:
     for setting, size in zip(settings, sizes, strict=True):
         if size < 1 and size != -1:
             raise ValueError(f"{setting} is neither a number of devices nor -1")
-    if sizes.count(-1) > 1:
-        rest = " and ".join(
-            f"mesh.{axis}" for axis, size in zip(AXES, sizes, strict=True) if size == -1
-        )
-        raise ValueError(f"{rest} are -1, but only one axis can be the rest of the devices")
     asked, least = ", ".join(settings), least_devices(sizes)
+    if sizes.count(-1) > 1:
+        raise ValueError(f"{asked}: only one axis can be the rest of the devices (-1)")
     rest = len(devices) // least
     if rest == 0 or (-1 in sizes and len(devices) % least):
         raise ValueError(

@@ -23,6 +23,10 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
     """What measures in training, in the order in which a line of the log has the values."""
     train = run.train
     curvature = make_sharpness(run)
+    evaluations = {
+        "validation": lambda seen: run.task.losses(run.trained(seen.state.evaluated), validation),
+        "samples": lambda seen: _samples(run, seen.state.evaluated),
+    }
     return (
         Probe(
             "diagnostics",
@@ -36,19 +40,9 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
             Probe(name, every, compiled(run, PROBES[name]), needs_before=True)
             for name, every in train.probes
         ),
-        Probe(
-            "validation",
-            train.evaluate_every,
-            lambda seen: run.task.losses(run.trained(seen.state.evaluated), validation),
-            last=train.steps,
-            at=train.evaluate_at,
-        ),
-        Probe(
-            "samples",
-            train.evaluate_every,
-            lambda seen: _samples(run, seen.state.evaluated),
-            last=train.steps,
-            at=train.evaluate_at,
+        *(
+            Probe(name, train.evaluate_every, measure, last=train.steps, at=train.evaluate_at)
+            for name, measure in evaluations.items()
         ),
     )
 

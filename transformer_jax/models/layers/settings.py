@@ -1,15 +1,9 @@
 """What the configs of all families of models share: architectures and dtypes."""
 
 import dataclasses
-from collections.abc import Collection
 from typing import Literal, NamedTuple, Self
 
 import jax.numpy as jnp
-
-from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
-from transformer_jax.models.layers.heads import POOLINGS
-from transformer_jax.models.layers.stack import REMAT
-from transformer_jax.models.layers.stems import STEMS
 
 Stack = Literal["encoder", "decoder"]
 
@@ -23,15 +17,6 @@ ARCHITECTURES: dict[str, tuple[Stack, ...]] = {
 # Those whose decoder tells the elements of a set: all at once, and in no order.
 UNORDERED = ("encoder_set",)
 DTYPES = {"float32": jnp.dtype("float32"), "bfloat16": jnp.dtype("bfloat16")}
-# What each setting of all families is a key of.
-CHOICES: dict[str, Collection[str]] = {
-    "architecture": ARCHITECTURES,
-    "pooling": POOLINGS,
-    "tied_embeddings": TIED_EMBEDDINGS,
-    "stem": STEMS,
-    "dtype": DTYPES,
-    "remat": REMAT,
-}
 
 
 class Multipliers(NamedTuple):

@@ -1,9 +1,7 @@
 """The shape of one recurrent model: frozen, checked when made; RECURRENCES is the list of them."""
 
 import dataclasses
-from collections.abc import Collection
 
-from transformer_jax.models.layers import settings
 from transformer_jax.models.layers.settings import ModelConfig
 
 
@@ -53,14 +51,12 @@ RECURRENCES = {
     "lstmn": Recurrence(cell="lstm", architectures=("decoder_only",), tape=True),
 }
 
-# What each setting is a key of.
-CHOICES: dict[str, Collection[str]] = {**settings.CHOICES, "recurrence": RECURRENCES}
 _MOST_LAYERS = 1_000  # of a stack; each is traced and compiled by itself
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(ModelConfig):
-    """Sizes and choices of one model; `CHOICES` says which table a choice is a key of.
+    """Sizes and choices of one model; `config.kinds.CHOICES` has the table of each choice.
 
     `d_model` is the width of each layer's state as well.
 

@@ -1,19 +1,15 @@
 """The shape of one Transformer: frozen, checked when made, without a mode flag."""
 
 import dataclasses
-from collections.abc import Collection
 
 import numpy as np
 
-from transformer_jax.models.layers import rotary_scalings, settings
-from transformer_jax.models.layers.attention import ATTENTION_BIASES, QK_NORMS, SCORES
-from transformer_jax.models.layers.attention_weights import ATTENTION_GATES, ATTENTION_WEIGHTS
+from transformer_jax.models.layers import rotary_scalings
+from transformer_jax.models.layers.attention import SCORES
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
-from transformer_jax.models.layers.feed_forward import ACTIVATIONS
 from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.kernels import KERNELS
-from transformer_jax.models.layers.norm import NORMS
-from transformer_jax.models.layers.positions import POSITIONS, POSITIONS_IN
+from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.layers.settings import (
     ARCHITECTURES,
     UNORDERED,
@@ -22,7 +18,7 @@ from transformer_jax.models.layers.settings import (
 )
 from transformer_jax.models.transformer.draws import DRAWS
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Ratios
-from transformer_jax.models.transformer.patterns import LAYER_KINDS, Pattern, check_pattern
+from transformer_jax.models.transformer.patterns import Pattern, check_pattern
 from transformer_jax.models.transformer.schemes import (
     SCHEMES,
     Depth,
@@ -31,30 +27,10 @@ from transformer_jax.models.transformer.schemes import (
     Stack,
 )
 
-# What each setting is a key of.
-CHOICES: dict[str, Collection[str]] = {
-    **settings.CHOICES,
-    "encoder_residual": SCHEMES,
-    "decoder_residual": SCHEMES,
-    "init": DRAWS,
-    "parameterization": PARAMETERIZATIONS,
-    "attention_score": SCORES,
-    "attention_weights": ATTENTION_WEIGHTS,
-    "attention_gate": ATTENTION_GATES,
-    "qk_norm_over": QK_NORMS,
-    "attention_bias": ATTENTION_BIASES,
-    "layer_pattern": LAYER_KINDS,
-    "activation": ACTIVATIONS,
-    "norm": NORMS,
-    "positions": POSITIONS,
-    "positions_in": POSITIONS_IN,
-    "attention_kernel": KERNELS,
-}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig(ModelConfig):
-    """Sizes and choices of one model; `CHOICES` says which table a choice is a key of.
+    """Sizes and choices of one model; `config.kinds.CHOICES` has the table of each choice.
 
     The residual stream, norms and softmax stay float32. `context_length`, which `build` puts in, is
     how many tokens a decoder-only model sees at most when it decodes, the newest included; None:
