@@ -30,7 +30,7 @@ from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.devices import compiled
 from transformer_jax.devices.mesh import use
-from transformer_jax.evaluation.trained import eval_step, predict_step
+from transformer_jax.evaluation.trained import predict_step
 from transformer_jax.inspection import attention, memory, observed
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Batch, Model, Outputs, Params
@@ -182,7 +182,7 @@ class LoadedRun:
         if by_token:
             each, _ = predict_step(self.params, of, model=self.model, predict=function.each)
             return jax.device_get(each)
-        sums, _ = eval_step(self.params, of, (), model=self.model, loss=self._run.loss)
+        (_, _, sums), _ = predict_step(self.params, of, model=self.model, predict=self._run.loss)
         return self._run.loss.means(sums)
 
     @_asked

@@ -26,22 +26,11 @@ Predict = Callable[[Outputs, Batch], Any]
 
 
 @functools.partial(checked, what="scoring", settings="evaluate.batch_size")
-@functools.partial(jax.jit, static_argnames=("model", "loss"))
-def eval_step(
-    params: Params, batch: Batch, memory: Any, *, model: Model, loss: Loss
-) -> tuple[Sums, Any]:
-    """What the loss reports of a batch without dropout, and the memory after it."""
-    outputs, memory = with_memory(model, params, batch, None, memory)
-    _, _, sums = loss(outputs, batch)
-    return jax.tree.map(constrain, sums), memory
-
-
-@functools.partial(checked, what="predicting", settings="evaluate.batch_size")
 @functools.partial(jax.jit, static_argnames=("model", "predict"))
 def predict_step(
     params: Params, batch: Batch, memory: Any = (), *, model: Model, predict: Predict
 ) -> tuple[Any, Any]:
-    """What is predicted of a batch without dropout, and the memory after it."""
+    """What `predict` makes of the outputs without dropout, and the memory after the batch."""
     outputs, memory = with_memory(model, params, batch, None, memory)
     return jax.tree.map(constrain, predict(outputs, batch)), memory
 
@@ -100,7 +89,9 @@ class Trained:
 
         def score(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Sums:
             nonlocal memory
-            sums, memory = eval_step(self.params, batch, memory, model=self.model, loss=self.loss)
+            (_, _, sums), memory = predict_step(
+                self.params, batch, memory, model=self.model, predict=self.loss
+            )
             return sums
 
         parts = fetch("Scoring", score, split.batches)

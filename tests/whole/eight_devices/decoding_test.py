@@ -76,7 +76,7 @@ def test_scores_and_predictions_are_the_same_and_whole_on_every_device():
     alone = run.on(ALONE)
 
     def compute(params):
-        sums, _ = trained.eval_step(params, batch, (), model=alone.model, loss=alone.loss)
+        (*_, sums), _ = trained.predict_step(params, batch, model=alone.model, predict=alone.loss)
         predict = alone.task.predict
         classes, _ = trained.predict_step(params, batch, model=alone.model, predict=predict)
         found = sums, classes
