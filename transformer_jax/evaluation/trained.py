@@ -18,7 +18,7 @@ from transformer_jax.devices.mesh import constrain
 from transformer_jax.evaluation import generate
 from transformer_jax.evaluation.by_batch import fetch, fetch_examples
 from transformer_jax.evaluation.decoder import Decoder, DecodeSettings
-from transformer_jax.models.family import Batch, Model, Outputs, Params, Sums, with_memory
+from transformer_jax.models.family import Batch, Model, Outputs, Params, with_memory
 from transformer_jax.training.losses import Loss
 
 # (outputs, their batch) -> arrays whose rows are the batch's
@@ -85,16 +85,7 @@ class Trained:
 
         Sums are added up in float64 on the host. Raises ValueError where nothing has a weight.
         """
-        memory = self._no_memory()
-
-        def score(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Sums:
-            nonlocal memory
-            (_, _, sums), memory = predict_step(
-                self.params, batch, memory, model=self.model, predict=self.loss
-            )
-            return sums
-
-        parts = fetch("Scoring", score, split.batches)
+        parts = [sums for _, (_, _, sums) in self._by_batch(split, self.loss)]
         return self.loss.means(jax.tree.map(lambda *sums: np.sum(sums, dtype=np.float64), *parts))
 
     def predict(self, batches: Sequence[NumberedBatch]) -> list[Any]:
@@ -114,26 +105,27 @@ class Trained:
 
         each: (outputs, their batch) -> (B, T).
         """
-        memory, rows = self._no_memory(), collections.defaultdict[int, list[Any]](list)
-
-        def score(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Any:
-            nonlocal memory
-            values, memory = predict_step(
-                self.params, batch, memory, model=self.model, predict=each
-            )
-            return numbers, values
-
-        for numbers, values in fetch("Scoring", score, split.batches):
+        rows = collections.defaultdict[int, list[Any]](list)
+        for numbers, values in self._by_batch(split, each):
             for row in np.flatnonzero(numbers >= 0).tolist():
                 rows[int(numbers[row])].append(values[row])
         return [np.concatenate(rows[number]) for number in sorted(rows)]
 
-    def _no_memory(self) -> Any:
-        """The memory before the first batch of a split."""
+    def _by_batch(self, split: Split, predict: Predict) -> list[tuple[Int[np.ndarray, "B"], Any]]:
+        """Of each batch the examples' numbers and what `predict` makes of it, one after another."""
         shapes = self.memory(self.data.settings.evaluation_batch_size)
-        return jax.tree.map(
+        memory = jax.tree.map(
             lambda leaf: constrain(jnp.zeros(leaf.shape, leaf.dtype), "batch"), shapes
         )
+
+        def score(batch: Batch, numbers: Int[np.ndarray, "B"]) -> Any:
+            nonlocal memory
+            values, memory = predict_step(
+                self.params, batch, memory, model=self.model, predict=predict
+            )
+            return numbers, values
+
+        return fetch("Scoring", score, split.batches)
 
     def embed(self, lines: Sequence[str]) -> Float[np.ndarray, "N D"]:
         """The vector of each line. Raises ValueError where there are no lines."""
