@@ -10,6 +10,7 @@ from absl import logging
 from transformer_jax.data.prepare import pictures
 from transformer_jax.data.prepare.recipe import (
     Batch,
+    Column,
     Corrupt,
     Draw,
     Encoding,
@@ -19,7 +20,7 @@ from transformer_jax.data.prepare.recipe import (
 )
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import Examples
-from transformer_jax.data.serve.batches import Batches, eval_batches, prompt_batches
+from transformer_jax.data.serve.batches import Batches, eval_batches
 from transformer_jax.data.settings import DataSettings
 
 
@@ -31,9 +32,9 @@ def prompts(
     lines = _prefixed(lines, settings)
     rows, too_long = recipe.prompt(lines, encoder, labels, settings.limits("truncate"))
     _warn(too_long)
-    return prompt_batches(
-        rows, recipe.columns, batch_size=batch_size, max_length=settings.max_prompt_length
-    )
+    examples = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+    columns = {name: recipe.columns.get(name, Column("source")) for name in rows}
+    return eval_batches([examples], columns, batch_size=batch_size, most=settings.max_prompt_length)
 
 
 def batch(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data.numbered import CASES, LABELLED, TEXTS, assert_same, make_arrays, numbers
-from transformer_jax.data.serve.batches import eval_batches, prompt_batches
+from transformer_jax.data.serve.batches import eval_batches
 
 
 @pytest.mark.parametrize("n", [1, 16, 53])
@@ -40,12 +40,11 @@ def test_a_batch_is_made_when_it_is_asked_for_and_not_kept():
 
 
 @pytest.mark.parametrize("columns", [TEXTS, LABELLED])
-def test_prompt_batches_are_eval_batches_of_lists(columns):
+def test_lists_are_batched_as_arrays_are(columns):
     arrays = make_arrays(21, columns, longest=70)
-    rows = {name: [arrays[i][name].tolist() for i in range(len(arrays))] for name in columns}
-    longest = max(len(ids) for ids in next(iter(rows.values())))
+    rows = [{name: ids.tolist() for name, ids in arrays[i].items()} for i in range(len(arrays))]
     pairs = zip(
-        prompt_batches(rows, columns, batch_size=8, max_length=longest),
+        eval_batches([rows], columns, batch_size=8),
         eval_batches([arrays], columns, batch_size=8),
         strict=True,
     )
@@ -58,7 +57,7 @@ def test_prompt_batches_are_eval_batches_of_lists(columns):
 def test_prompts_of_many_lengths_have_few_shapes(most):
     for length in range(1, most + 1):
         # Alone in the last batch, beside padding
-        rows = {"inputs": [[4] * length, [4] * most, [4] * most]}
-        _, (batch, _) = prompt_batches(rows, TEXTS, batch_size=2, max_length=most)
+        rows = [{"targets": [4] * own} for own in (length, most, most)]
+        _, (batch, _) = eval_batches([rows], TEXTS, batch_size=2, most=most)
         width = next(size for size in (8, 16, 24, 32, 48, 64, 96) if size >= length)
-        assert batch["inputs"].shape[1] == min(width, most)
+        assert batch["targets"].shape[1] == min(width, most)

@@ -12,7 +12,6 @@ from transformer_jax.data.prepare.recipe import (
     Column,
     Corrupt,
     Draw,
-    Encoded,
     NumberedBatch,
 )
 from transformer_jax.data.prepare.tokenizer import PAD_ID
@@ -39,6 +38,7 @@ def eval_batches(
     columns: Mapping[str, Column],
     *,
     batch_size: int,
+    most: int | None = None,
     draw: Draw | None = None,
     corrupt: Corrupt | None = None,
 ) -> Batches:
@@ -48,6 +48,7 @@ def eval_batches(
 
     Args:
         sets: the examples, numbered through.
+        most: places of a row at most; None: of the longest example.
 
     Returns:
         Pairs of a batch of batch_size rows and the number of the example in each row; -1 marks a
@@ -60,51 +61,14 @@ def eval_batches(
         arrays, own = places[number]
         return corrupt(arrays[own], np.random.default_rng(number)) if corrupt else arrays[own]
 
-    batches = _one_a_row(example, len(places), columns, list(columns), batch_size)
-    if draw is None:
-        return batches
-    return Batches(len(batches), lambda number: _drawn_by_row(*batches[number], draw=draw))
-
-
-def _drawn_by_row(batch: Batch, index: Int64[np.ndarray, " B"], draw: Draw) -> NumberedBatch:
-    rows = [
-        draw({name: values[row] for name, values in batch.items()}, np.random.default_rng(seed))
-        for row, seed in enumerate(index + 1)  # a seed must not be negative
-    ]
-    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}, index
-
-
-def prompt_batches(
-    rows: Encoded, columns: Mapping[str, Column], *, batch_size: int, max_length: int
-) -> Batches:
-    """Rows by columns that came in by hand, batched as by eval_batches.
-
-    max_length: places of an example at most; no row is longer.
-    """
-    examples = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
-    example = examples.__getitem__
-    return _one_a_row(example, len(examples), columns, list(rows), batch_size, max_length)
-
-
-def _one_a_row(
-    example: Callable[[int], Mapping[str, Any]],
-    count: int,
-    columns: Mapping[str, Column],
-    names: Sequence[str],
-    batch_size: int,
-    most: int | None = None,
-) -> Batches:
-    """Batches of the named columns of so many examples.
-
-    most: places of a row at most; None: of the longest example.
-    """
-    found = [[len(row[name]) for name in names] for row in map(example, range(count))]
-    lengths = dict(zip(names, np.array(found, np.int64).reshape(count, len(names)).T, strict=True))
-    order = np.lexsort([-lengths[name] for name in names])
+    found = [[len(row[name]) for name in columns] for row in map(example, range(len(places)))]
+    by_column = np.array(found, np.int64).reshape(len(places), len(columns)).T
+    lengths = dict(zip(columns, by_column, strict=True))
+    order = np.lexsort([-lengths[name] for name in columns])
     missing = -len(order) % batch_size
     groups = np.pad(order, (0, missing), constant_values=-1).reshape(-1, batch_size)
     shapes = [
-        [_bucket(lengths[name], group, most or int(lengths[name].max())) for name in names]
+        [_bucket(lengths[name], group, most or int(lengths[name].max())) for name in columns]
         for group in groups
     ]
     widest: dict[int, list[int]] = {}
@@ -114,10 +78,19 @@ def _one_a_row(
 
     def make(number: int) -> NumberedBatch:
         group, (*_, last) = groups[number], shapes[number]
-        rows = [example(i) if i >= 0 else dict.fromkeys(names, ()) for i in group.tolist()]
-        return pad(rows, columns, dict(zip(names, widest[last], strict=True))), group
+        rows = [example(i) if i >= 0 else dict.fromkeys(columns, ()) for i in group.tolist()]
+        batch = pad(rows, columns, dict(zip(columns, widest[last], strict=True)))
+        return (batch if draw is None else _drawn_by_row(batch, group, draw)), group
 
     return Batches(len(groups), make)
+
+
+def _drawn_by_row(batch: Batch, index: Int64[np.ndarray, " B"], draw: Draw) -> Batch:
+    rows = [
+        draw({name: values[row] for name, values in batch.items()}, np.random.default_rng(seed))
+        for row, seed in enumerate(index + 1)  # a seed must not be negative
+    ]
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def _bucket(lengths: Int64[np.ndarray, " n"], group: Int64[np.ndarray, " B"], most: int) -> int:
