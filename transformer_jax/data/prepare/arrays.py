@@ -116,10 +116,9 @@ class TokenArrays:
 
     def texts(self) -> Examples:
         """The examples as they were read, by their columns, where the preparation has kept them."""
-        names = json.loads((self.folder / SET).read_text())["texts"]
         with (self.folder / TEXTS).open(encoding="utf-8", newline="\n") as lines:
             rows = list(map(json.loads, lines))
-        return {name: [row[name] for row in rows] for name in names}
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
     def hashes(self) -> FileArray:
         """A number for each example, the same for the same example."""

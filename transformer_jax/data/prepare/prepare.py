@@ -168,7 +168,7 @@ def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
             f"no example is left of {counts.examples}: {counts.too_long} are longer than {most} "
             f"{plan.recipe.counts}"
         )
-    for name in [*names, *[arrays.TEXTS] * plan.keeps_texts]:
+    for name in names:
         _sum_up(folder / f"{name}_lengths", folder / f"{name}_offsets")
     for name in plan.recipe.counted:
         ids = FileArray(folder / name, plan.ids_dtype, "int32")
@@ -179,7 +179,6 @@ def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
         "lengths": {name: arrays.lengths_of(offsets[name]).tolist() for name in names},
         "counts": dataclasses.asdict(counts),
         "fingerprint": fingerprint(*plan.made_by(), counts.content),
-        "texts": _text_names(folder) if plan.keeps_texts else [],
     }
     write_atomically(folder / arrays.SET, json.dumps(known))
     # Only now, so that whoever is killed in between can sum up again.
@@ -198,11 +197,6 @@ def _sum_up(source: Path, target: Path) -> None:
             start = int(offsets[-1])
 
 
-def _text_names(folder: Path) -> list[str]:
-    with (folder / arrays.TEXTS).open("rb") as file:
-        return list(json.loads(file.readline()))
-
-
 def _made(plan: Plan, piece: Examples) -> Made:
     """What becomes of a piece."""
     recipe = plan.recipe
@@ -214,7 +208,7 @@ def _made(plan: Plan, piece: Examples) -> Made:
     examples = list(zip(*piece.values(), strict=True))
     if plan.keeps_texts:
         lines = [_line(dict(zip(piece, example, strict=True))) for example in examples]
-        files |= {arrays.TEXTS: b"".join(lines), f"{arrays.TEXTS}_lengths": _lengths(lines)}
+        files[arrays.TEXTS] = b"".join(lines)
     files[arrays.HASHES] = b"".join(
         hashlib.blake2b(repr(tuple(map(identified, example))).encode(), digest_size=8).digest()
         for example in examples
