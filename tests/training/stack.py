@@ -13,7 +13,9 @@ from transformer_jax.models.family import Role
 
 BETA1, BETA2, EPSILON, RATE = 0.9, 0.98, 1e-9, 0.01
 
-# Of the parameters below.
+L, D, H, K, V = 2, 8, 3, 4, 7
+
+# Of the parameters below, those of layers with their number.
 ROLES = {
     "dense/kernel": Role((1, 1), True, False),
     "dense/query_bias": Role(None, False, False),
@@ -28,8 +30,7 @@ ROLES = {
     "output_projection/kernel": Role((1, 1), True, False),
     "head/kernel": Role((1, 1), True, False),
 }
-
-L, D, H, K, V = 2, 8, 3, 4, 7
+ROLES = {name: role._replace(shape=(L,) * role.stacked) for name, role in ROLES.items()}
 
 # The axes of one layer that are inputs and outputs of its matrix, as the einsums have them.
 AXES = {

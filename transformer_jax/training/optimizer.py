@@ -5,11 +5,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 
-from transformer_jax.models.family import Role, parameter_name
+from transformer_jax.models.family import Role
 from transformer_jax.models.layers.parameter import times
 from transformer_jax.training.schedule import peak_rate
 from transformer_jax.training.update_rules import (
@@ -71,14 +70,14 @@ def make_optimizer(
         transform = optax.partition(rules, functools.partial(map_named, label))
 
     def init(params):
-        _check_rows_are_taken(settings, params)
+        _check_rows_are_taken(settings, roles)
         if settings.weight_decay_power == 2 and not any(map(is_matrix_of_layers, roles().values())):
             raise ValueError(
                 "optimizer.weight_decay_power=2 is of the matrices of scanned layers, of which "
                 "this model has none: set it to 1"
             )
         if settings.layer_warm_ups:
-            _check_layers(settings.layer_warm_ups, params, roles)
+            _check_layers(settings.layer_warm_ups, roles)
         return transform.init(params)
 
     return optax.GradientTransformation(init, transform.update)
@@ -109,11 +108,8 @@ def _warm_layers_up(settings: OptimizerSettings, roles: Roles) -> optax.Gradient
     return optax.GradientTransformation(init, update)
 
 
-def _check_layers(rows: Sequence[LayerWarmUp], params: Any, roles: Roles) -> None:
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    layers = {
-        parameter_name(p): leaf.shape[0] for p, leaf in leaves if roles()[parameter_name(p)].stacked
-    }
+def _check_layers(rows: Sequence[LayerWarmUp], roles: Roles) -> None:
+    layers = {path: role.shape[0] for path, role in roles().items() if role.stacked}
     for glob, first, last, steps in rows:
         what = f"optimizer.layer_warm_ups: {(glob, first, last, steps)!r}"
         most = max((n for p, n in layers.items() if fnmatch.fnmatchcase(p, glob)), default=0)
@@ -211,9 +207,8 @@ def _with_share_left(
     return optax.GradientTransformation(chain.init, update)
 
 
-def _check_rows_are_taken(settings: OptimizerSettings, params: Any) -> None:
-    names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    taken = [_group(settings.all_groups, name) for name in names]
+def _check_rows_are_taken(settings: OptimizerSettings, roles: Roles) -> None:
+    taken = [_group(settings.all_groups, name) for name in roles()]
     for row in settings.groups:
         if row not in taken:
             raise ValueError(
