@@ -3,14 +3,7 @@
 import itertools
 from pathlib import Path
 
-from transformer_jax.checkpoint.checkpoints import (
-    Restored,
-    load_parameters,
-    origin,
-    restore,
-    step_of,
-    whole,
-)
+from transformer_jax.checkpoint.checkpoints import load_parameters, origin, step_of, whole
 from transformer_jax.config.load import identity, load, refused
 from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.evaluation.trained import Trained
@@ -59,17 +52,6 @@ GIVE_TOKENIZER = (
     f"have save_pretrained of a fast tokenizer write {TOKENIZER} into the folder that was "
     "imported, and import it again into another --workdir"
 )
-
-
-def resume(run: Run, folder: Path, streams: TrainStreams) -> Restored:
-    """What training needs of a checkpoint; the streams are set to where it left them.
-
-    Raises ValueError as `check_data`.
-    """
-    check_data(folder, streams)
-    restored = restore(folder, run.abstract_state())
-    streams.set_state(restored.streams)
-    return restored
 
 
 def check_data(folder: Path, streams: TrainStreams) -> None:

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 
-from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin, Restored
+from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin, Restored, restore
 from transformer_jax.checkpoint.init_from import format_report, init_from
 from transformer_jax.commands.fork import fork, source
 from transformer_jax.commands.opening import save
-from transformer_jax.commands.restore import check, resume
+from transformer_jax.commands.restore import check, check_data
 from transformer_jax.config.load import load
 from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.devices import mesh
@@ -59,11 +59,14 @@ def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStream
     """The state of a checkpoint or else a new one; the streams stand where it left them.
 
     Where training went back to it after bad steps they stand after the batch of the last of these.
+    Raises ValueError as `check_data`.
     """
     if checkpoint is None:
         return begin(run, streams, workdir)
     with progress.phase("Restoring the last checkpoint"):
-        restored = resume(run, checkpoint, streams)
+        check_data(checkpoint, streams)
+        restored = restore(checkpoint, run.abstract_state())
+        streams.set_state(restored.streams)
         for _ in range(hosts.first(lambda: _left_out(workdir, restored.step))):
             next(streams)
     hosts.first(lambda: _tell_of_lost_records(workdir, restored))
