@@ -65,6 +65,11 @@ class Step:
         return losses.gradients(self.model, self.loss, self.before, self.batch)
 
     @functools.cached_property
+    def change(self) -> Params:
+        """By how much the step has changed the parameters."""
+        return jax.tree.map(jnp.subtract, self.after, self.before)
+
+    @functools.cached_property
     def updates(self) -> dict[str, Update]:
         """How far the step went in each layer."""
         return update(self.before, self.after, self.roles)
@@ -147,11 +152,6 @@ def _lens(step: Step) -> dict[str, Any]:
     return {} if found is None else {last: found}
 
 
-def _alignment(step: Step) -> dict[str, Any]:
-    change = jax.tree.map(jnp.subtract, step.after, step.before)
-    return kernels.cosines(change, step.gradients, step.roles)
-
-
 # What train.diagnostics_every measures, all in one pass.
 DIAGNOSTICS: Mapping[str, Measure] = {
     # variance of what each sublayer adds, over real tokens
@@ -229,11 +229,9 @@ PROBES: dict[str, Measure] = {
     # and that of the step
     "weight_norm": lambda step: kernels.norms(step.before, step.roles),
     "gradient_norm": lambda step: kernels.norms(step.gradients, step.roles),
-    "update_norm": lambda step: kernels.norms(
-        jax.tree.map(jnp.subtract, step.after, step.before), step.roles
-    ),
+    "update_norm": lambda step: kernels.norms(step.change, step.roles),
     # likewise, the cosine between the step and that gradient
-    "alignment": _alignment,
+    "alignment": lambda step: kernels.cosines(step.change, step.gradients, step.roles),
     # likewise, the squared norm over the largest squared singular value
     "stable_rank": lambda step: kernels.stable_ranks(step.before, step.roles),
     # mean loss of tokens at places 0, 1, 2 and 3, 4 to 7, ... of their text

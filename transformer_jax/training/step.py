@@ -152,8 +152,10 @@ class TrainStep:
     def _averaged(self, state: State, params: Params, opt_state: optax.OptState) -> Params | None:
         if self.average is not None:
             return self.average(params, opt_state)
-        decay = self.settings.ema_decay
-        return _moving_average(state, params, decay) if decay else None
+        if not (decay := self.settings.ema_decay):
+            return None
+        share = jnp.maximum(1 - decay, 9 / (10 + state.step))  # of the new parameters, 1 - d
+        return optax.incremental_update(params, state.ema_params, share)
 
     def _summed_gradient(
         self, state: State, batch: Batch
@@ -207,11 +209,6 @@ def spread(recent: Float[Array, "R"]) -> tuple[Float[Array, ""], Float[Array, ""
 def all_finite(tree: Any) -> Bool[Array, ""]:
     """Whether every number of a tree is finite."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
-
-
-def _moving_average(state: State, params: Params, decay: float) -> Params:
-    share = jnp.maximum(1 - decay, 9 / (10 + state.step))  # of the new parameters, 1 - d
-    return optax.incremental_update(params, state.ema_params, share)
 
 
 def micro_batches(
