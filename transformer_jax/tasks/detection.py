@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare import pictures
-from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
+from transformer_jax.data.prepare.recipe import Column, Drawing, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.transforms import label_number, numbered
 from transformer_jax.data.read import images
 from transformer_jax.data.read.boxes import BOXED, has_area, left_out
@@ -73,6 +73,10 @@ class _Patching(pictures.Patching):
         shares = np.concatenate([(low + high) / 2, high - low], axis=1)[there]
         boxes = np.round(pictures.UNIT * shares).astype(np.int32)
         return columns | {"targets": example["targets"][there], "boxes": boxes}
+
+
+def _patching(settings: ImageSettings, drawing: Drawing) -> _Patching:
+    return _Patching(settings, drawing.training)
 
 
 def _prompt(
@@ -203,7 +207,7 @@ TASK = Task(
         encode=_encode,
         prompt=_prompt,
         tokenized=False,
-        corrupt=lambda images, drawing: _Patching(images, drawing.training),
+        corrupt=_patching,
         encoded=pictures.KEPT | _BOXES | _SHARES,
         labels="labels",
         fewest_labels=1,  # the other class is none

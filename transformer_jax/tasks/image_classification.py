@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare import pictures
-from transformer_jax.data.prepare.recipe import Column, Encoding, Labels, Limits, Recipe
+from transformer_jax.data.prepare.recipe import Column, Drawing, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.transforms import label_number, numbered
 from transformer_jax.data.read.examples import Examples
 from transformer_jax.data.read.images import NO_BOXES, ImageSettings
@@ -38,6 +38,10 @@ class Labelled(pictures.Patching):
     def __call__(self, example: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         patches, _ = self.drawn(example, rng)
         return patches | {"labels": _first(example["labels"][0], len(patches["inputs"]))}
+
+
+def _labelled(images: ImageSettings, drawing: Drawing) -> Labelled:
+    return Labelled(images, drawing.training)
 
 
 def _first(label: int, places: int) -> Int[np.ndarray, " T"]:
@@ -93,7 +97,7 @@ TASK = Task(
         encode=_encode,
         prompt=_prompt,
         tokenized=False,
-        corrupt=lambda images, drawing: Labelled(images, drawing.training),
+        corrupt=_labelled,
         encoded={**pictures.KEPT, "labels": Column("source")},
         labels="label",
     ),
