@@ -19,6 +19,7 @@ from transformer_jax.training.update_rules import OPTIMIZERS
 ROLES = {
     "encoder/query": Role((1, 2), True, True),
     "encoder/query_bias": Role(None, False, True),
+    "embedding/table": Role(None, True, False),
     "logits/kernel": Role((1, 1), True, False),
 }
 
