@@ -349,14 +349,20 @@ def whole(path: str | os.PathLike) -> Path:
 
 
 def origin(folder: Path) -> Origin:
-    """What a whole checkpoint was trained with."""
+    """What a whole checkpoint was trained with; ValueError where it does not say so."""
     progress, labels = _progress(folder), folder / LABELS
-    return Origin(
-        config=json.loads((folder / CONFIG).read_text()),
-        data=progress["data"],
-        tokenizer=progress["tokenizer"],
-        labels=read_labels(labels) if labels.exists() else (),
-    )
+    try:
+        return Origin(
+            config=json.loads((folder / CONFIG).read_text()),
+            data=progress["data"],
+            tokenizer=progress["tokenizer"],
+            labels=read_labels(labels) if labels.exists() else (),
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"the checkpoint {folder} does not say which {error.args[0]} it was trained with, for "
+            "an older version of this code saved it: use that one, or train in another --workdir"
+        ) from error
 
 
 def step_of(folder: Path) -> int:

@@ -78,7 +78,7 @@ def init_from(
 
     Raises:
       FileNotFoundError: when there is no whole checkpoint.
-      ValueError: when nothing fits.
+      ValueError: when nothing fits, or the checkpoint does not say which tokenizer it has.
     """
     source = Path(path).expanduser().absolute()
     earlier = hosts.first(lambda: _earlier(before, source))

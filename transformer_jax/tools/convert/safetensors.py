@@ -120,6 +120,8 @@ def write(path: Path, parts: Mapping[str, tuple[tuple[int, ...], Callable[[], np
 
 def tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of one file. Raises FileNotFoundError and ValueError as `find` does."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -61,6 +61,8 @@ def revisions(folder: Path) -> dict[int, Path]:
 
     Raises FileNotFoundError and ValueError.
     """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"--checkpoint={folder}: there is no such folder")
     found: dict[int, Path] = {}
     for path in sorted(path for path in folder.glob("[!.]*") if path.is_dir()):
         if not (match := _STEP.fullmatch(path.name)):
@@ -69,7 +71,7 @@ def revisions(folder: Path) -> dict[int, Path]:
         if found.setdefault(step, path) != path:
             raise ValueError(f"{found[step]} and {path} are both of step {step}: move one away")
     if not found:
-        raise FileNotFoundError(f"--checkpoint={folder} holds no folders, as step1000")
+        raise FileNotFoundError(f"--checkpoint={folder} has no folders, as step1000")
     return dict(sorted(found.items()))
 
 
@@ -112,6 +114,8 @@ def read(
     """
     found = safetensors.find(folder, {pickled.ONE_FILE: pickled.tensors} if others else {})
     path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
     values = safetensors.read_json(path)
     if (kind := str(values.get("model_type"))) not in FAMILIES:
         raise ValueError(f"{path}: model_type={kind!r} is not one of {', '.join(FAMILIES)}")
