@@ -158,7 +158,7 @@ class Run:
         return state.StateMaker(
             self.init,
             self.transform,
-            metrics=(*self.task.metrics, "gradient_norm"),
+            metrics=(*self.task.metrics, *self.model.config.sums, "gradient_norm"),
             ema=self.train.ema_decay > 0 or self.average is not None,
             mesh=self.mesh,
             memory=self.memory(self.data.settings.batch_size),

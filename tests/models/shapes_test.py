@@ -1,4 +1,4 @@
-"""The architectures serve whatever inputs there are."""
+"""The architectures serve whatever stacks and inputs there are, and report what layers add."""
 
 import dataclasses
 import functools
@@ -6,14 +6,74 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.models import tiny
 from transformer_jax.models import FAMILIES
+from transformer_jax.models.family import with_memory
 from transformer_jax.models.inputs import INPUTS, Input
+from transformer_jax.models.layers.observe import add_sum
 from transformer_jax.models.layers.parameter import parameter
+from transformer_jax.models.layers.stack import stack
+from transformer_jax.models.shapes import model_of
 from transformer_jax.models.stacks import Vectors
+
+LAYERS = 3
+
+
+class Layer(nn.Module):
+    """Scales the stream, and says how many tokens it has seen and how large its scale is."""
+
+    @nn.compact
+    def __call__(self, x, number, real):
+        scale = parameter(self, "scale", nn.initializers.ones, x.shape[-1:], ("embed",))
+        add_sum(self, "tokens", jnp.sum(real), jnp.asarray(real.size))
+        add_sum(self, "size", jnp.sum(jnp.square(scale)), jnp.ones(()))
+        return x * scale[None, None], None
+
+
+class Toy(nn.Module):
+    """An encoder or a decoder of such layers."""
+
+    remat: str
+
+    @nn.compact
+    def __call__(self, inputs, encoded=None, past=None, *, deterministic):
+        layers = stack(Layer, LAYERS, self.remat)(name="layers")
+        x, _ = layers(inputs.x, jnp.arange(LAYERS), inputs.segments > 0)
+        return inputs._replace(x=x), None
+
+
+def toy(config) -> Any:
+    return {name: Toy(config.remat, name=name) for name in tiny.stacks(config)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "remat"), [("encoder_decoder", "full"), ("decoder_only", "none"), ("tags", "none")]
+)
+def test_what_layers_add_comes_with_the_outputs(shape, remat):
+    """Added up over the layers of all stacks; a loss may read it."""
+    config = tiny.config(**tiny.SHAPES[shape], remat=remat)
+    model, batch = model_of(toy)(config), tiny.read_by(config, tiny.packed_batch())
+    init = jax.jit(functools.partial(model.init, deterministic=True))
+    params = nn.unbox(init(jax.random.key(0), batch)["params"])
+    sides = [name for name in ("inputs", "targets") if name in batch]
+    segments = [batch[f"{side}_segment_ids"] for side in sides]
+
+    @functools.partial(jax.jit, static_argnames="rng")
+    def outputs(params, rng=None):
+        return with_memory(model, params, batch, rng, ())[0]
+
+    sums = outputs(params).sums
+    tokens = sum(np.array([np.sum(own > 0), own.size]) for own in segments)
+    np.testing.assert_array_equal(sums["tokens"], LAYERS * tokens)
+    count = LAYERS * len(sides)
+    np.testing.assert_array_equal(sums["size"], (count * config.d_model, count))
+    gradient = jax.grad(lambda params: outputs(params).sums["size"][0])(params)
+    for name in tiny.stacks(config):
+        np.testing.assert_array_equal(gradient[name]["layers"]["scale"], 2.0)
 
 
 class Kernel(nn.Module):

@@ -219,6 +219,8 @@ def test_an_average_that_the_optimizer_keeps_is_what_is_scored():
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_a_loss_may_be_divided_by_totals_of_the_whole_batch(parts):
+    """And the sums of layers are logged with its own."""
+
     def share(outputs, batch, settings):
         wanted = jnp.sum(jnp.square(outputs.values), axis=(1, 2)) / batch["total"][:, 0]
         weight = jnp.sum(1 / batch["rows"])
@@ -228,11 +230,17 @@ def test_a_loss_may_be_divided_by_totals_of_the_whole_batch(parts):
         real = batch["targets_segment_ids"]
         return {"total": jnp.full((B, 1), jnp.sum(real)), "rows": jnp.full((B, 1), len(real))}
 
-    batch = make_batch(4)
-    state = make_states(metrics=("loss", "gradient_norm")).create(jax.random.key(0), batch)
+    def with_sums(params, batch, rng, memory):
+        outputs, _ = apply(params, batch, rng, memory)
+        rows = jnp.float32(len(batch["inputs"]))
+        return outputs._replace(sums={"balance": (2 * rows, rows)}), memory
+
+    batch, names = make_batch(4), ("loss", "balance", "gradient_norm")
+    state = make_states(metrics=names).create(jax.random.key(0), batch)
     settings, loss = make_settings(accumulation_steps=parts), make_loss(share, totals)
-    step = compiled_step(state, settings, loss=loss)
-    values = apply(state.params, batch, None, ())[0].values
+    step = compiled_step(state, settings, loss=loss, apply=with_sums)
+    values = with_sums(state.params, batch, None, ())[0].values
     expected = jnp.sum(jnp.square(values)) / batch["targets_segment_ids"].sum()
     _, metrics = step(state, batch)
     np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-5)
+    assert metrics["window"]["balance"] == (2 * B, B)

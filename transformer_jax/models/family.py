@@ -8,6 +8,7 @@ import jax
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from transformer_jax.models.layers.embeddings import Unprojected
+from transformer_jax.models.layers.observe import SUMS
 from transformer_jax.models.layers.parameter import Boxed, Share
 
 # The columns of a batch by their names, rows first
@@ -22,9 +23,11 @@ class Outputs(NamedTuple):
 
     Attributes:
       values: what its head gives, which the task's loss reads: `Unprojected` logits, for instance.
+      sums: what its layers add to what a task reports (see `layers.observe.add_sum`).
     """
 
     values: Any
+    sums: Sums = {}
 
     def arrays(self) -> Any:
         """The values with all products made: float32 logits (B, T, V or C) in place of factors."""
@@ -40,12 +43,12 @@ class Outputs(NamedTuple):
 class Model(Protocol):
     """A Flax module with a frozen config.
 
-    `outputs(batch, deterministic=)` are `Outputs`, of which a call gives `arrays`. Where the
-    batches before matter, the collection "memory" holds what `Family.memory` describes. A model
-    that decodes also has `start(batch, max_length)` -> (first tokens, context, cache) and
-    `step(context, cache, tokens, index, ancestors)` -> (logits, cache), as `evaluation.search` asks
-    for it; `Cache.enlarged` has room for so many tokens more. One that embeds texts has
-    `embed(batch)` -> a vector at each token.
+    `outputs(batch, deterministic=)` are `Outputs`, of which a call gives `arrays`; `config.sums`
+    names their sums. Where the batches before matter, the collection "memory" holds what
+    `Family.memory` describes. A model that decodes also has `start(batch, max_length)` -> (first
+    tokens, context, cache) and `step(context, cache, tokens, index, ancestors)` -> (logits, cache),
+    as `evaluation.search` asks for it; `Cache.enlarged` has room for so many tokens more. One that
+    embeds texts has `embed(batch)` -> a vector at each token.
     """
 
     @property
@@ -110,7 +113,7 @@ def with_memory(
         deterministic=rng is None,
         rngs={} if rng is None else {"dropout": rng},
         method="outputs",
-        mutable=["memory"],
+        mutable=["memory", SUMS],
     )
     return outputs, changed.get("memory", ())
 

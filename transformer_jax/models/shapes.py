@@ -26,7 +26,7 @@ from transformer_jax.models.layers.embeddings import (
 )
 from transformer_jax.models.layers.heads import HEADS, POOLINGS
 from transformer_jax.models.layers.masks import segment_mask
-from transformer_jax.models.layers.observe import observe
+from transformer_jax.models.layers.observe import observe, sums_of
 from transformer_jax.models.layers.parameter import parameter
 from transformer_jax.models.layers.product import kernel_first
 from transformer_jax.models.memory import Memory
@@ -85,7 +85,7 @@ class Writer(Architecture):
             after = Memory.after(past, hidden, batch["targets"], segments)
             for name, value in after._asdict().items():
                 self.put_variable("memory", name, value)
-        return Outputs(self._next_tokens(decoded.x))
+        return Outputs(self._next_tokens(decoded.x), sums_of(self))
 
     def _encoded(self, batch: Batch, deterministic: bool) -> Vectors | None:
         """What the decoder looks at, if anything."""
@@ -181,7 +181,7 @@ class EncoderOnly(Architecture):
         x = self._pool(encoded) if HEADS[self.config.head].pooled else encoded.x
         project = functools.partial(_logits, self)
         values = self.head(x, project, deterministic=deterministic)
-        return Outputs(values)
+        return Outputs(values, sums_of(self))
 
     def embed(self, batch: Batch) -> Float[Array, "B T D"]:
         """At every token the vector of its whole text, pooled as `config.pooling` says."""
@@ -271,7 +271,7 @@ class EncoderSet(Architecture):
         queries = self.queries(len(batch["inputs"]))
         decoded, by_layer = self.decoder(queries, encoded, deterministic=deterministic)
         observe(self, decoder_output=decoded.x)
-        return Outputs(self.head(by_layer))
+        return Outputs(self.head(by_layer), sums_of(self))
 
 
 _SHAPES = {

@@ -30,8 +30,9 @@ class Loss:
     settings: LossSettings
 
     def __call__(self, outputs: Outputs, batch: Batch) -> Result:
-        """The loss of a whole batch, or of a part of one `with_totals`."""
-        return self.function(outputs, self.with_totals(batch), self.settings)
+        """The loss of a whole batch, or of a part of one `with_totals`, and the layers' sums."""
+        loss, weight, sums = self.function(outputs, self.with_totals(batch), self.settings)
+        return loss, weight, outputs.sums | sums
 
     def with_totals(self, batch: Batch) -> Batch:
         """The batch with the totals of the whole, as columns: so each part of it has them."""

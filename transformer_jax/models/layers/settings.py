@@ -65,6 +65,8 @@ class ModelConfig:
     dtype: str
     remat: str
 
+    # The names of the sums that layers add to the outputs.
+    sums = ()
     # A bound of rows in tokens, and measurements on the first batch.
     longest_row = None
     profiled = False

@@ -7,6 +7,8 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
+from transformer_jax.models.layers.observe import SUMS
+
 _HIDDEN = ("heads", "up", "gate")
 _INWARD = (*_HIDDEN, "query", "key", "value")
 # The values that a layer keeps for the backward pass, by the names that `keep` gives them, from the
@@ -44,7 +46,7 @@ def stack(block: type[nn.Module], num_layers: int, remat: str) -> Any:
     return nn.scan(
         block,
         # All but parameters hold something only where a caller asks for it.
-        variable_axes={"params": 0, "intermediates": 0, "perturbations": 0},
+        variable_axes={"params": 0, "intermediates": 0, "perturbations": 0, SUMS: 0},
         split_rngs={"params": True, "dropout": True},
         in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (Flax says int)
         out_axes=0,
