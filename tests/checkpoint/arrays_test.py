@@ -1,6 +1,8 @@
 """Trees of arrays come back bit for bit, on the devices asked for, or with the difference named."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,13 +81,24 @@ def test_stored_layout_needs_no_class_of_ours(tmp_path):
     assert stored["rng"].dtype == jnp.uint32
 
 
-def test_no_error_but_the_late_one_of_a_full_disk_is_hidden(monkeypatch):
+def test_no_error_but_the_late_one_of_a_full_disk_is_hidden():
     shown = []
-    monkeypatch.setattr(arrays, "_show_unraisable", lambda late: shown.append(late.exc_value))
     errors = [RuntimeError("Event loop is closed"), RuntimeError("Closed"), OSError("full"), None]
-    for error in errors:
-        arrays._show_unless_late(SimpleNamespace(exc_value=error))
-    assert shown == errors[1:]
+    for error in map(lambda error: SimpleNamespace(exc_value=error), errors):
+        arrays._show_unless_late(error, shown.append)
+    assert [each.exc_value for each in shown] == errors[1:]
+
+
+def test_late_errors_are_shown_after_the_names_of_modules_are_gone():
+    program = """
+from transformer_jax.checkpoint import arrays
+class Late:
+    def __del__(self):
+        raise ValueError("said late")
+arrays.late = Late()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "said late" in ended.stderr and "TypeError" not in ended.stderr
 
 
 def test_mean_is_computed_in_float64():

@@ -24,12 +24,11 @@ from transformer_jax.process import hosts
 
 STATE = "state"
 
-_show_unraisable = sys.unraisablehook
 
-
-def _show_unless_late(unraisable: Any) -> None:
+def _show_unless_late(unraisable: Any, show: Callable[[Any], None] = sys.unraisablehook) -> None:
+    # The default is bound here: as the interpreter ends, a module's own names are gone.
     if str(unraisable.exc_value) != "Event loop is closed":
-        _show_unraisable(unraisable)
+        show(unraisable)
 
 
 # A full disk fails many writes at once. Orbax raises one of the errors. No traceback of the others,
