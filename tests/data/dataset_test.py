@@ -37,8 +37,8 @@ def _train(data):
 @pytest.mark.parametrize("task", TOKENIZED)
 def test_a_split_has_every_example_once_by_its_number(folder, task):
     data, recipe = dataset(folder, task), TASKS[task].recipe
-    own = [name for name, column in recipe.columns.items() if column.along is None]
-    column = {"inputs": recipe.reads[0], "targets": recipe.reads[-1]}[own[-1]]
+    names = [name for name, column in recipe.columns.items() if column.along is None]
+    column = {"inputs": recipe.reads[0], "targets": recipe.reads[-1]}[names[-1]]
     for name in ("validation", "test"):
         split = data.split(name)
         values = split.examples[column]
@@ -46,7 +46,7 @@ def test_a_split_has_every_example_once_by_its_number(folder, task):
         upper = [text.upper() for text in SENTENCES[name]]
         assert texts == (upper if column == "target" else SENTENCES[name])
         assert set(split.batches[0][0]) == set(recipe.batch_columns())
-        rows = rows_of(split.batches, own[-1])
+        rows = rows_of(split.batches, names[-1])
         assert sorted(rows) == list(range(len(texts)))
         if recipe.draw is recipe.corrupt is None:  # else words are hidden
             assert [data.tokenizer.decode(rows[n]) for n in sorted(rows)] == [
@@ -140,13 +140,13 @@ def test_long_examples_are_left_out_of_training_and_counted_in_a_warning(folder,
 @pytest.mark.parametrize("task", TOKENIZED)
 def test_every_split_is_counted_whether_it_has_been_read_or_not(folder, task):
     """And once: what training has read is not read again."""
-    found = dataset(folder, task).summaries()
-    assert {split: one.examples for split, one in found.items()} == {
+    summaries = dataset(folder, task).summaries()
+    assert {split: one.examples for split, one in summaries.items()} == {
         split: len(sentences) for split, sentences in SENTENCES.items()
     }
     if TASKS[task].recipe.labels:
-        assert found["test"].labels.keys() == set(LABELS["test"])
-        assert sum("not in train" in line for line in likely_mistakes(found)) == 2
+        assert summaries["test"].labels.keys() == set(LABELS["test"])
+        assert sum("not in train" in line for line in likely_mistakes(summaries)) == 2
     held_out = dataset(
         folder, task, splits=SPLITS | {"validation": (), "test": ()}, validation_size=6
     )
@@ -240,11 +240,11 @@ def test_what_is_prepared_is_found_without_reading(folder, monkeypatch):
         with monkeypatch.context() as patch:
             patch.delattr(sources, "read")
             patch.setattr(prepare, "_made", None)
-            found = dataset(folder, task)
-            for name, rows in next(found.train_streams()).items():
+            data = dataset(folder, task)
+            for name, rows in next(data.train_streams()).items():
                 np.testing.assert_array_equal(rows, batch[name])
-            assert found.summaries() == summaries
-            assert found.split("test").examples == scored.examples
+            assert data.summaries() == summaries
+            assert data.split("test").examples == scored.examples
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "classification"])
@@ -281,8 +281,8 @@ def test_content_that_a_set_is_not_found_by_is_found_by_a_check(folder, monkeypa
     data.check()
     status = path.stat()
     size, text = status.st_size, path.read_text()
-    seen = {(size - 1) * number // 15 for number in range(16)}
-    unseen = next(n for n, letter in enumerate(text) if letter == "a" and n not in seen)
+    offsets = {(size - 1) * number // 15 for number in range(16)}
+    unseen = next(n for n, letter in enumerate(text) if letter == "a" and n not in offsets)
     path.write_text(f"{text[:unseen]}z{text[unseen + 1 :]}")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(ValueError, match="data.test: the files have another content than .*delete"):
@@ -358,12 +358,12 @@ def test_examples_of_a_part_are_shared_with_the_training_split_of_any_part(folde
 
 def _decoded(data, batches):
     """How often each text is among so many training batches."""
-    found = collections.Counter()
+    counts = collections.Counter()
     for batch in itertools.islice(data.train_streams(), batches):
         for row, segments in zip(batch["targets"], batch["targets_segment_ids"], strict=True):
             for segment in range(1, segments.max() + 1):
-                found[data.tokenizer.decode(row[segments == segment])] += 1
-    return found
+                counts[data.tokenizer.decode(row[segments == segment])] += 1
+    return counts
 
 
 def test_sets_of_several_formats_are_mixed_by_weight(folder):
@@ -375,10 +375,10 @@ def test_sets_of_several_formats_are_mixed_by_weight(folder):
         for name, file, weight in (("json", "a.json", 3.0), ("text", "b.*", 1))
     ]
     data = dataset(folder, "causal_lm", mixture=tuple(parts))
-    found = _decoded(data, 200)
-    assert set(found) == {"a a", "b b b"}
-    total = found.total()
-    assert abs(found["b b b"] / total - 1 / 4) < 4 * math.sqrt(1 / 4 / total)
+    counts = _decoded(data, 200)
+    assert set(counts) == {"a a", "b b b"}
+    total = counts.total()
+    assert abs(counts["b b b"] / total - 1 / 4) < 4 * math.sqrt(1 / 4 / total)
     summary = data.summaries()["train"]
     assert summary.examples == 5 + 7 and summary.lengths["target"][2] == 4
     assert data.unigram_entropy and data.in_train("test").sum() == 0

@@ -14,10 +14,10 @@ def pixels(split: str, number: int) -> np.ndarray:
     rng = np.random.default_rng([len(split), number])
     shape = (8 + 4 * (number % 2), 10 + 2 * (number % 3))
     level = {"bright": 200, "dark": 40, "striped": 120}[label(number)]
-    found = rng.integers(level - 20, level + 20, shape)
+    image = rng.integers(level - 20, level + 20, shape)
     if label(number) == "striped":
-        found[::2] -= 90
-    return found.astype(np.uint8)
+        image[::2] -= 90
+    return image.astype(np.uint8)
 
 
 def label(number: int) -> str:

@@ -55,8 +55,8 @@ def make_arrays(
     draw = np.random.default_rng(seed)
     lengths: dict[str, np.ndarray] = {}
     for name, column in columns.items():
-        own = draw.integers(shortest, longest + 1, n)
-        lengths[name] = lengths[column.along] if column.along else own
+        sizes = draw.integers(shortest, longest + 1, n)
+        lengths[name] = lengths[column.along] if column.along else sizes
 
     def entries(lengths: np.ndarray, column: Column) -> np.ndarray:
         rows = [
@@ -115,13 +115,13 @@ def unpack(batch: Batch, row: int, columns: Iterable[str]) -> list[dict[str, lis
 
 def numbers(batch: Batch, rows: Iterable[int], arrays: TokenArrays) -> list[int]:
     """The numbers of the examples in the rows; each is compared with the arrays token by token."""
-    found = []
+    indices = []
     for row in rows:
         for example in unpack(batch, row, arrays.columns):
             number = int(np.ravel(next(iter(example.values()))[1])[0]) - 4
             assert {name: tokens.tolist() for name, tokens in arrays[number].items()} == example
-            found.append(number)
-    return found
+            indices.append(number)
+    return indices
 
 
 def assert_same(batch: Mapping[str, Any], other: Mapping[str, Any]) -> None:

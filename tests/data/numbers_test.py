@@ -27,12 +27,12 @@ def vectors(split):
 def encode(examples, tokenizer, labels, limits):
     """Vectors as float32 and, coarser, as bytes; the numbers that are asked for, once."""
     assert tokenizer is None and labels == ()
-    given = [np.asarray(value[: limits.source]) for value in examples["features"]]
+    features = [np.asarray(value[: limits.source]) for value in examples["features"]]
     too_long = [n for n, rows in enumerate(examples["features"]) if len(rows) > limits.source]
     return {
-        "inputs": given,
-        "coarse": [(128 + 16 * value).clip(0, 255).astype(np.uint8) for value in given],
-        "places": [[[n, len(value)] for n in range(len(value))] for value in given],
+        "inputs": features,
+        "coarse": [(128 + 16 * value).clip(0, 255).astype(np.uint8) for value in features],
+        "places": [[[n, len(value)] for n in range(len(value))] for value in features],
         "values": [[value] for value in examples["values"]],
     }, too_long
 
@@ -91,8 +91,8 @@ def test_augmented_streams_resume_to_the_bit_and_nothing_is_augmented_in_an_eval
     again.set_state(state)
     assert_same(next(again), next(streams))
     moved = np.concatenate([batch["inputs"].ravel() for batch in batches])
-    given = [x for row in vectors("train") for vector in row["text"] for x in vector]
-    assert not np.isin(moved[moved != 0], np.asarray(given, np.float32)).any()
+    features = [x for row in vectors("train") for vector in row["text"] for x in vector]
+    assert not np.isin(moved[moved != 0], np.asarray(features, np.float32)).any()
     plain, augmented = (
         dataset(folder, recipe).split("test").batches for recipe in (RECIPE, AUGMENTED)
     )
@@ -103,7 +103,7 @@ def test_augmented_streams_resume_to_the_bit_and_nothing_is_augmented_in_an_eval
 def test_no_tokenizer_is_made_and_nobody_asks_for_one(folder, caplog):
     data = dataset(folder, RECIPE, longest={"source": 4, "target": 8})
     summaries = data.summaries()
-    assert {split: found.examples for split, found in summaries.items()} == SIZES
+    assert {split: summary.examples for split, summary in summaries.items()} == SIZES
     assert summaries["train"].tokens is None and summaries["train"].lengths["target"] == (1, 1, 1)
     assert "token" not in report(summaries) and "<unk>" not in report(summaries)
     assert "train: 8 of 40 examples" in caplog.text and "max_source_length" in caplog.text
@@ -118,11 +118,11 @@ def test_no_tokenizer_is_made_and_nobody_asks_for_one(folder, caplog):
 
 
 def test_prepared_sets_are_found_again_unless_a_column_has_another_form(folder):
-    found = dataset(folder, RECIPE).train_streams().fingerprint
-    assert dataset(folder, RECIPE).train_streams().fingerprint == found
+    fingerprint = dataset(folder, RECIPE).train_streams().fingerprint
+    assert dataset(folder, RECIPE).train_streams().fingerprint == fingerprint
     halves = COLUMNS | {"inputs": Column("source", shape=(3,), dtype="float16")}
     other = dataset(folder, dataclasses.replace(RECIPE, columns=halves))
-    assert other.train_streams().fingerprint != found
+    assert other.train_streams().fingerprint != fingerprint
     assert next(other.train_streams())["inputs"].dtype == np.float16
 
 

@@ -50,10 +50,8 @@ def test_labels_of_a_work_directory_take_precedence_over_those_of_the_data(folde
     (folder / "labels.json").write_text(json.dumps(labels))
     data = dataset(folder, "classification", labels_file=folder / "labels.json")
     assert list(data.labels) == labels
-    found = {
-        number: row[0] for number, row in rows_of(data.split("test").batches, "labels").items()
-    }
-    assert found == {n: 1 + labels.index(LABELS["test"][n % 2]) for n in range(4)}
+    ids = {number: row[0] for number, row in rows_of(data.split("test").batches, "labels").items()}
+    assert ids == {n: 1 + labels.index(LABELS["test"][n % 2]) for n in range(4)}
     # One that was not there when the model was trained.
     (folder / "labels.json").write_text(json.dumps(labels[:2]))
     data = dataset(folder, "classification", labels_file=folder / "labels.json")

@@ -59,7 +59,7 @@ def test_the_second_half_of_a_piece_is_a_copy_of_the_first(train):
 
 def test_splits_are_the_same_each_time_and_share_no_piece():
     assert bigram.text("validation") == bigram.text("validation")
-    found = {split: set(map(tuple, pieces(bigram, split, length=32))) for split in bigram.SPLITS}
+    rows = {split: set(map(tuple, pieces(bigram, split, length=32))) for split in bigram.SPLITS}
     for split, size in bigram.SPLITS.items():  # two may be equal by chance
-        assert len(found[split]) >= 0.999 * (size - 1)
-    assert len(set().union(*found.values())) == sum(map(len, found.values()))
+        assert len(rows[split]) >= 0.999 * (size - 1)
+    assert len(set().union(*rows.values())) == sum(map(len, rows.values()))

@@ -18,9 +18,9 @@ def pieces(corpus, split: str, *of: str, length: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("corpus", [repeat, backcopy])
 def test_splits_are_the_same_each_time_and_share_no_piece(corpus):
-    drawn = {split: pieces(corpus, split) for split in ("validation", "test")}
-    np.testing.assert_array_equal(pieces(corpus, "test"), drawn["test"])
-    rows = [tuple(row) for own in drawn.values() for row in own]
+    splits = {split: pieces(corpus, split) for split in ("validation", "test")}
+    np.testing.assert_array_equal(pieces(corpus, "test"), splits["test"])
+    rows = [tuple(row) for split in splits.values() for row in split]
     assert len(set(rows)) >= 0.999 * len(rows)  # two may be equal by chance
 
 
@@ -59,8 +59,8 @@ def test_after_a_trigger_comes_the_word_before_it_and_no_trigger_follows_another
     transitions = bigram.chain().transitions
     plain = stationary * ~np.isin(np.arange(32), triggers)
     nats = -np.log(plain[words[:, 0]] / plain.sum())
-    own = -np.log(transitions[words[:, :-1], words[:, 1:]])
-    nats += np.sum(np.where(is_trigger[:, :-1], 0.0, own), axis=1)
+    costs = -np.log(transitions[words[:, :-1], words[:, 1:]])
+    nats += np.sum(np.where(is_trigger[:, :-1], 0.0, costs), axis=1)
     error = nats.std() / len(nats) ** 0.5 / 64
     assert nats.mean() / 64 == pytest.approx(backcopy.entropy(), abs=4 * error)
     assert error < 0.02

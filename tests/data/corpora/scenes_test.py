@@ -28,8 +28,8 @@ def test_the_boxes_of_shapes_end_where_they_are_lit():
     for scene in some("shapes"):
         lit = scene.pixels > 0.58 * 255
         for x0, y0, x1, y1 in scene.boxes:
-            own = lit[y0:y1, x0:x1]
-            for edge in (own[0], own[-1], own[:, 0], own[:, -1]):
+            box = lit[y0:y1, x0:x1]
+            for edge in (box[0], box[-1], box[:, 0], box[:, -1]):
                 assert edge.any()
             lit[y0:y1, x0:x1] = False
         assert not lit.any()
@@ -45,8 +45,8 @@ def test_more_scenes_leave_those_before_as_they_were():
 
 
 def test_splits_share_no_digit():
-    glyphs = [{glyph.tobytes() + bytes(glyph.shape) for _, glyph in own}
-              for own in scenes._glyphs().values()]  # fmt: skip
+    glyphs = [{glyph.tobytes() + bytes(glyph.shape) for _, glyph in pairs}
+              for pairs in scenes._glyphs().values()]  # fmt: skip
     train, validation, test = glyphs
     assert len(train) > 1400 and len(validation) > 150 and len(test) > 150
     assert len(train & (validation | test)) <= 1 and len(validation & test) <= 1

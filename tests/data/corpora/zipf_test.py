@@ -10,14 +10,14 @@ from transformer_jax.data.corpora import zipf
 
 
 @pytest.fixture(scope="module", params=[0.5, 1.0])
-def drawn(request) -> tuple[float, np.ndarray]:
+def sample(request) -> tuple[float, np.ndarray]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zipf, "SPLITS", {"train": 10_000})
         return request.param, pieces(zipf, "train", str(request.param))
 
 
-def test_keys_are_as_frequent_as_a_power_of_their_rank_and_answers_as_their_distribution(drawn):
-    a, words = drawn
+def test_keys_are_as_frequent_as_a_power_of_their_rank_and_answers_as_their_distribution(sample):
+    a, words = sample
     first, second, answer = words.reshape(-1, 3).T
     total = sum(k ** -(1 + a) for k in range(1, zipf.KEYS + 1))
     keys, answers = zipf.language(a)
@@ -27,14 +27,14 @@ def test_keys_are_as_frequent_as_a_power_of_their_rank_and_answers_as_their_dist
         expected = len(first) * rank ** -(1 + a) / total
         assert counts[rank - 1] == pytest.approx(expected, abs=5 * math.sqrt(expected))
     for key in ranked[:3]:
-        own = answer[first * len(zipf.WORDS) + second == key]
-        found = np.bincount(own, minlength=len(zipf.WORDS)) / len(own)
-        np.testing.assert_allclose(found, answers[key], atol=5 / math.sqrt(len(own)))
+        of_key = answer[first * len(zipf.WORDS) + second == key]
+        shares = np.bincount(of_key, minlength=len(zipf.WORDS)) / len(of_key)
+        np.testing.assert_allclose(shares, answers[key], atol=5 / math.sqrt(len(of_key)))
         assert answers[key].sum() == pytest.approx(1)
 
 
-def test_the_floor_is_what_pieces_cost_who_knows_the_language(drawn):
-    a, words = drawn
+def test_the_floor_is_what_pieces_cost_who_knows_the_language(sample):
+    a, words = sample
     keys, answers = zipf.language(a)
     piece = words[0].tolist()
     costs = 0.0

@@ -27,10 +27,10 @@ EXAMPLES = {
 def _encode(examples, tokenizer, labels, limits):
     """Texts with eos; leaves sources out that are too long, and ignores targets' limit."""
     pairs = zip(*(tokenizer.encode(examples[name]) for name in ("source", "target")), strict=True)
-    found = [([*source, EOS_ID], [*target, EOS_ID]) for source, target in pairs]
-    too_long = [n for n, (source, _) in enumerate(found) if len(source) > limits.source]
-    kept = [pair for n, pair in enumerate(found) if n not in too_long]
-    rows = {"inputs": [source for source, _ in kept], "targets": [target for _, target in kept]}
+    encoded = [([*source, EOS_ID], [*target, EOS_ID]) for source, target in pairs]
+    too_long = [n for n, (source, _) in enumerate(encoded) if len(source) > limits.source]
+    short = [pair for n, pair in enumerate(encoded) if n not in too_long]
+    rows = {"inputs": [source for source, _ in short], "targets": [target for _, target in short]}
     return rows, too_long
 
 
@@ -65,19 +65,19 @@ def contents(folder):
 
 
 def test_a_set_holds_what_the_recipe_makes_of_each_example(tmp_path):
-    made = make(tmp_path / "set", cut(EXAMPLES))
-    kept = [0, 1, 3, 4]
-    assert (len(made), made.counts.examples, made.counts.too_long) == (len(kept), 5, 1)
-    assert list(made.columns) == list(RECIPE.columns)  # their order decides that of batches
-    for number, example in enumerate(kept):
+    pairs = make(tmp_path / "set", cut(EXAMPLES))
+    examples = [0, 1, 3, 4]
+    assert (len(pairs), pairs.counts.examples, pairs.counts.too_long) == (len(examples), 5, 1)
+    assert list(pairs.columns) == list(RECIPE.columns)  # their order decides that of batches
+    for number, example in enumerate(examples):
         for side, column in (("inputs", "source"), ("targets", "target")):
             ids = BYTES.encode([EXAMPLES[column][example]])[0]
-            assert made[number][side].tolist() == [*ids, EOS_ID]
-            assert made[number][side].dtype == np.int32
-    for name, tokens in made.columns.items():
-        assert made.ids[name].tolist() == np.bincount(tokens[:]).tolist()
-        assert made.lengths[name].tolist() == np.bincount(np.diff(made.offsets[name][:])).tolist()
-    assert made.texts() == EXAMPLES
+            assert pairs[number][side].tolist() == [*ids, EOS_ID]
+            assert pairs[number][side].dtype == np.int32
+    for name, tokens in pairs.columns.items():
+        assert pairs.ids[name].tolist() == np.bincount(tokens[:]).tolist()
+        assert pairs.lengths[name].tolist() == np.bincount(np.diff(pairs.offsets[name][:])).tolist()
+    assert pairs.texts() == EXAMPLES
 
 
 def test_more_ids_than_two_bytes_hold(tmp_path):
@@ -89,8 +89,8 @@ def test_more_ids_than_two_bytes_hold(tmp_path):
     recipe = dataclasses.replace(RECIPE, reads=("text",), columns=columns, encode=encode)
     labels = tuple(map(str, range(2**16)))
     plan = dataclasses.replace(PLAN, recipe=recipe, labels=labels)
-    made = make(tmp_path / "set", [{"text": ["65536", "0"]}], plan)
-    assert made[0]["labels"].tolist() == [65536] == made[0]["targets"].tolist()
+    pairs = make(tmp_path / "set", [{"text": ["65536", "0"]}], plan)
+    assert pairs[0]["labels"].tolist() == [65536] == pairs[0]["targets"].tolist()
 
 
 @pytest.mark.parametrize("examples", [[EXAMPLES], []])
@@ -118,10 +118,10 @@ def test_the_fingerprint_covers_what_made_a_set():
     def fingerprint(examples=EXAMPLES, tokenizer=BYTES, recipe=RECIPE, labels=(), limits=LIMITS):
         return make_arrays([examples], tokenizer, recipe, labels, limits).fingerprint
 
-    made = [fingerprint(**variant) for variant in variants]
-    assert len(set(made)) == len(variants)
+    fingerprints = [fingerprint(**variant) for variant in variants]
+    assert len(set(fingerprints)) == len(variants)
     beside = EXAMPLES | {"number": [1, 2, 3, 4, 5]}  # a column that the recipe does not read
-    assert fingerprint(beside) == made[0]
+    assert fingerprint(beside) == fingerprints[0]
 
 
 class Killed(BaseException):
@@ -157,10 +157,10 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, monkeypat
     for name in ("inputs", "targets_lengths"):
         with (unfinished / name).open("ab") as file:
             file.write(b"half of it")
-    made, made_of = [], prepare._made
-    monkeypatch.setattr(prepare, "_made", lambda *given: made.append(1) or made_of(*given))
+    pieces, make_piece = [], prepare._made
+    monkeypatch.setattr(prepare, "_made", lambda *args: pieces.append(1) or make_piece(*args))
     make(tmp_path / "set", cut(MANY))
-    assert len(made) == 30 - after  # no piece twice
+    assert len(pieces) == 30 - after  # no piece twice
     assert contents(tmp_path / "set") == contents(whole)
     assert not unfinished.exists()
 
@@ -183,10 +183,10 @@ def test_what_the_disk_has_lost_is_made_again(tmp_path, whole):
 
 
 def test_a_file_that_was_cut_off_ends_in_a_message(tmp_path):
-    made = make(tmp_path / "set", cut(MANY))
+    pairs = make(tmp_path / "set", cut(MANY))
     os.truncate(tmp_path / "set" / "inputs", 10)
     with pytest.raises(OSError, match="inputs was cut off after it was prepared"):
-        _ = made[40]
+        _ = pairs[40]
 
 
 def test_chunks_of_counting_change_nothing(tmp_path, monkeypatch, whole):
@@ -198,7 +198,7 @@ def test_chunks_of_counting_change_nothing(tmp_path, monkeypatch, whole):
 @pytest.mark.long
 def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch, whole):
     started = []
-    monkeypatch.setattr(prepare, "Worker", lambda made: started.append(1) or Worker(made))
+    monkeypatch.setattr(prepare, "Worker", lambda work: started.append(1) or Worker(work))
     monkeypatch.setattr(machine, "cores", lambda: 8)
     make(tmp_path / "small", cut(MANY), workers=3)
     monkeypatch.setattr(prepare, "_ALONE", 1)

@@ -50,8 +50,8 @@ def summary_of(task, examples, most=9, too_long: TooLong = "drop") -> Summary:
 def test_pairs_are_counted_by_side():
     sources = ["a", "", "a a a", " ", "a b c a", "a a a a a a a a a"]
     targets = ["b", "b", "", "c x", "c", "c"]
-    found = summary_of("translation", {"source": sources, "target": targets, "else": [1] * 6})
-    assert dataclasses.replace(found, content="") == Summary(
+    summary = summary_of("translation", {"source": sources, "target": targets, "else": [1] * 6})
+    assert dataclasses.replace(summary, content="") == Summary(
         examples=6,
         empty={"source": 2, "target": 1},
         characters=38,
@@ -85,26 +85,26 @@ def test_characters_a_token_are_of_the_examples_that_fit(task, limit):
 
 def test_labels_of_texts_and_of_words_are_counted():
     labelled = {"text": ["a", "b x", ""], "label": ["yes", "no", "yes"]}
-    found = summary_of("classification", labelled)
-    assert (found.labels, found.empty) == ({"yes": 2, "no": 1}, {"text": 1})
-    assert found.unknown == 1 / 3
+    summary = summary_of("classification", labelled)
+    assert (summary.labels, summary.empty) == ({"yes": 2, "no": 1}, {"text": 1})
+    assert summary.unknown == 1 / 3
     tagged = {"words": [["a", "b"], ["x"]], "tags": [["yes", "no"], ["no"]]}
-    found = summary_of("tagging", tagged)
-    assert (found.labels, found.empty) == ({"no": 2, "yes": 1}, {"words": 0})
-    assert found.lengths == {"source": (3, 4, 4)}
-    many = dataclasses.replace(found, labels={str(n): 1 + n for n in range(30)})
+    summary = summary_of("tagging", tagged)
+    assert (summary.labels, summary.empty) == ({"no": 2, "yes": 1}, {"words": 0})
+    assert summary.lengths == {"source": (3, 4, 4)}
+    many = dataclasses.replace(summary, labels={str(n): 1 + n for n in range(30)})
     lines = [line.split() for line in report({"train": many}).split("Warning")[0].splitlines()]
     lines = [words for words in lines if {"label", "labels"} & {*words}]
-    *shown, (others, *_, examples) = lines
-    assert len(shown) + int(others) == 30
-    assert sum(int(count) for *_, count in shown) + int(examples) == sum(range(31))
+    *rows, (others, *_, examples) = lines
+    assert len(rows) + int(others) == 30
+    assert sum(int(count) for *_, count in rows) + int(examples) == sum(range(31))
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
 def test_documents_are_counted_with_their_pieces(task):
-    found = summary_of(task, {"text": ["a b c a b c a", "a"]}, most=4)
-    assert found.examples == 2 and found.pieces and found.pieces > 2
-    ((*_, longest),) = found.lengths.values()
+    summary = summary_of(task, {"text": ["a b c a b c a", "a"]}, most=4)
+    assert summary.examples == 2 and summary.pieces and summary.pieces > 2
+    ((*_, longest),) = summary.lengths.values()
     assert longest == 4
 
 
@@ -133,7 +133,7 @@ def test_a_likely_mistake_is_one_line(split, changes, parts):
     summaries = {"train": PLAIN, "test": changed(labels={"no": 1})}
     lines = likely_mistakes(summaries | {split: changed(**changes)})
     assert sum(all(part in line for part in parts) for line in lines) == 1
-    shown = report(summaries | {split: changed(**changes)}).splitlines()
-    assert [line for line in shown if line.startswith("Warning: ")] == [
+    report_lines = report(summaries | {split: changed(**changes)}).splitlines()
+    assert [line for line in report_lines if line.startswith("Warning: ")] == [
         f"Warning: {line}" for line in lines
     ]

@@ -180,11 +180,11 @@ def test_looking_words_up_gives_the_ids_of_the_library(kind, monkeypatch):
     texts = ["".join(draw.choices(parts, k=draw.randrange(12))) for _ in range(5000)]
     tokenizer = train_tokenizer(kind, texts[:40], 60, (MASK,))
     monkeypatch.setattr(tokenizer_file, "_REMEMBERED", 20)  # so that some are forgotten
-    found = tokenizer.encode(texts)
-    assert found == pickle.loads(pickle.dumps(tokenizer)).encode(texts)
+    ids = tokenizer.encode(texts)
+    assert ids == pickle.loads(pickle.dumps(tokenizer)).encode(texts)
     assert tokenizer._fast is not None
     tokenizer._fast = None
-    assert tokenizer.encode(texts) == found
+    assert tokenizer.encode(texts) == ids
 
 
 OF_OTHERS = [

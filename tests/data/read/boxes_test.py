@@ -122,25 +122,25 @@ def voc(tmp_path, *of_images):
 
 def test_corners_of_voc_count_from_1_and_belong_to_boxes(tmp_path):
     objects = [("cat", (1, 1, 40, 30)), ("dog", (5, 6, 5, 20)), ("cat", (3, 4, 5.5, 44))]
-    ((_, size, found, names),) = read_voc(voc(tmp_path, objects), skip_bad=False)
+    ((_, size, rows, names),) = read_voc(voc(tmp_path, objects), skip_bad=False)
     assert size == [30, 40] and names == ["cat", "dog", "cat"]
-    assert found[0] == [0, 0, 40, 30, 1200, 0]
-    assert not boxes.has_area(found[1]) and boxes.has_area(found[2])
-    assert found[2][:4] == [2, 3, 5.5, 30]
+    assert rows[0] == [0, 0, 40, 30, 1200, 0]
+    assert not boxes.has_area(rows[1]) and boxes.has_area(rows[2])
+    assert rows[2][:4] == [2, 3, 5.5, 30]
 
 
 def test_difficult_boxes_of_voc_are_neither_learned_nor_missed(tmp_path):
     marks = ("<difficult>1</difficult>", "<difficult>0</difficult>")
     objects = [("cat", (1, 1, 9, 9), mark) for mark in marks]
-    ((_, _, found, _),) = read_voc(voc(tmp_path, objects), skip_bad=False)
-    assert [box[5] for box in found] == [1, 0]
-    assert left_out({"boxes": [found]})["crowds or difficult boxes"] == 1
+    ((_, _, rows, _),) = read_voc(voc(tmp_path, objects), skip_bad=False)
+    assert [box[5] for box in rows] == [1, 0]
+    assert left_out({"boxes": [rows]})["crowds or difficult boxes"] == 1
     # Whether the difficult one is found changes nothing.
-    truths = [[{"bbox": [0, 0, 9, 9], "category_id": 0, "iscrowd": box[5]} for box in found[:1]]]
+    truths = [[{"bbox": [0, 0, 9, 9], "category_id": 0, "iscrowd": box[5]} for box in rows[:1]]]
     truths[0].append({"bbox": [20, 20, 9, 9], "category_id": 0})
-    told = [{"bbox": row["bbox"], "category_id": 0, "score": 0.9} for row in truths[0]]
-    for own, score in ((told, 1), (told[1:], 1), (told[:1], 0)):
-        assert average_precision(truths, [own], ["cat"])["ap50"] == pytest.approx(score)
+    predictions = [{"bbox": row["bbox"], "category_id": 0, "score": 0.9} for row in truths[0]]
+    for subset, score in ((predictions, 1), (predictions[1:], 1), (predictions[:1], 0)):
+        assert average_precision(truths, [subset], ["cat"])["ap50"] == pytest.approx(score)
 
 
 @pytest.mark.parametrize(
@@ -164,16 +164,16 @@ def test_voc_of_another_form_is_named(tmp_path, text, words):
 def test_two_thousand_images_are_read_with_their_boxes(tmp_path, source):
     corners = [[[k, k + n % 9, 9 + k, 12 + n % 19] for k in range(n % 4)] for n in range(2000)]
     if source == "coco":
-        sides = [(n, [x, y, r - x, s - y]) for n, own in enumerate(corners) for x, y, r, s in own]
+        sides = [(n, [x, y, r - x, s - y]) for n, row in enumerate(corners) for x, y, r, s in row]
         rows = [annotation(number, *row) for number, row in enumerate(sides)]
-        found = read_coco(coco(tmp_path, "val", rows, 2000), skip_bad=False)
+        truth = read_coco(coco(tmp_path, "val", rows, 2000), skip_bad=False)
     else:
-        objects = [[("cat", (x + 1, y + 1, *high)) for x, y, *high in own] for own in corners]
-        found = read_voc(voc(tmp_path, *objects), skip_bad=False)
-    for number, (own, (picture, size, shown, names)) in enumerate(zip(corners, found, strict=True)):
+        objects = [[("cat", (x + 1, y + 1, *high)) for x, y, *high in row] for row in corners]
+        truth = read_voc(voc(tmp_path, *objects), skip_bad=False)
+    for number, (row, (picture, size, rects, names)) in enumerate(zip(corners, truth, strict=True)):
         file = Path(picture.name)
         assert file.stem == str(number) and picture.data == file.read_bytes() and size == [30, 40]
-        assert [box[:4] for box in shown] == own and names == ["cat"] * len(own)
+        assert [box[:4] for box in rects] == row and names == ["cat"] * len(row)
 
 
 def test_a_changed_image_makes_another_version(tmp_path):
@@ -191,9 +191,9 @@ def test_scenes_are_pictures_with_boxes_or_with_their_number():
         next(sources.read(settings, columns, ("train[:9]",)))
         for columns in (BOXED, sources.PICTURES)
     )
-    assert counted["label"] == [str(len(own)) for own in boxed["boxes"]]
+    assert counted["label"] == [str(len(row)) for row in boxed["boxes"]]
     assert [p.data for p in counted["image"]] == [p.data for p in boxed["image"]]
-    sides = np.array([box[:5] for own in boxed["boxes"] for box in own])
+    sides = np.array([box[:5] for row in boxed["boxes"] for box in row])
     np.testing.assert_array_equal(
         sides[:, 4], (sides[:, 2] - sides[:, 0]) * (sides[:, 3] - sides[:, 1])
     )

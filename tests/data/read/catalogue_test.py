@@ -104,14 +104,14 @@ def test_texts_classes_and_tags(prepared):
     numbers = {f"train {i}": i for i in range(6)}
     for label, names in (("class", ["zero", "one", "two"] * 2), ("count", "012345")):
         features = dict(text_feature="en", label_feature=label)
-        found = read(LABELLED, prepared, **features)
-        assert list(found) == ["text", "label"] and len(found["text"]) == 6
-        assert found["label"] == [names[numbers[text]] for text in found["text"]]
+        examples = read(LABELLED, prepared, **features)
+        assert list(examples) == ["text", "label"] and len(examples["text"]) == 6
+        assert examples["label"] == [names[numbers[text]] for text in examples["text"]]
 
     features = dict(text_feature="tags", label_feature="numbers")
-    found = read(TAGGED, prepared, **features)
-    assert sorted(found["words"]) == sorted([[], ["a"], ["a", "é"]] * 2)
-    assert found["tags"] == [["O", "B-x"][: len(words)] for words in found["words"]]
+    examples = read(TAGGED, prepared, **features)
+    assert sorted(examples["words"]) == sorted([[], ["a"], ["a", "é"]] * 2)
+    assert examples["tags"] == [["O", "B-x"][: len(words)] for words in examples["words"]]
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_split_expressions_name_the_examples_that_tfds_reads():
             (part.splitname, *slice(part.from_, part.to).indices(grammar.COUNTS[part.splitname]))
             for part in theirs
         ]
-        found = embedded.ranges(expression)
-        assert [(name, part.start, part.stop, part.step) for name, part in found] == expected
+        ranges = embedded.ranges(expression)
+        assert [(name, part.start, part.stop, part.step) for name, part in ranges] == expected
 
 
 @pytest.mark.parametrize("expression", ["dev", "", "train+", "train[3]", "train[5:10%x]", "all"])
@@ -71,9 +71,9 @@ def test_a_bound_outside_of_the_split_is_refused(part):
 def test_pairs_have_all_features_in_the_order_of_the_corpus(load, monkeypatch):
     monkeypatch.setattr(embedded, "BLOCK", 3)
     train, test = (list(grammar.examples(split, 20)) for split in ("train", "test"))
-    found = load(PAIRS, "train[5:10]+test[:3]", "train[19:20]")
+    pairs = load(PAIRS, "train[5:10]+test[:3]", "train[19:20]")
     expected = [*train[5:10], *test[:3], train[19]]
-    assert found == {name: [example[name] for example in expected] for name in grammar.FEATURES}
+    assert pairs == {name: [example[name] for example in expected] for name in grammar.FEATURES}
     with pytest.raises(ValueError, match=r"english_german_grammar.*'train\[5:3\]' has no example"):
         load(PAIRS, "train[:5]", "train[5:3]")
 
@@ -88,8 +88,8 @@ def test_texts_labels_tags_and_other_pairs_are_features_of_the_pairs(load):
     assert 5 < len(answers) < 25  # some sentences have no "it", and those of test all have
     labelled = load(LABELLED, *splits, label="antecedent")
     assert list(zip(labelled["text"], labelled["label"], strict=True)) == answers
-    found = load(PAIRS, *splits, target_language="antecedent")
-    assert list(zip(found["source"], found["target"], strict=True)) == answers
+    others = load(PAIRS, *splits, target_language="antecedent")
+    assert list(zip(others["source"], others["target"], strict=True)) == answers
     swapped = load(PAIRS, *splits, source_language="de", target_language="en")
     assert swapped == {"source": whole["target"], "target": whole["source"]}
 

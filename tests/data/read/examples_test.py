@@ -5,12 +5,12 @@ from transformer_jax.data.read.examples import concatenate, gathered, sample
 from transformer_jax.data.read.examples import hold_out as hold_out_of_pieces
 
 
-def hold_out(examples, held, *, documents):
+def hold_out(examples, size, *, documents):
     """The two parts, from pieces of one example each."""
     rows = zip(*examples.values(), strict=True)
     pieces = [{name: [value] for name, value in zip(examples, row, strict=True)} for row in rows]
     parts: tuple[list, list] = [], []
-    for of_validation, piece in hold_out_of_pieces(pieces, held, documents=documents):
+    for of_validation, piece in hold_out_of_pieces(pieces, size, documents=documents):
         parts[of_validation].append(piece)
     return tuple(map(concatenate, parts))
 
@@ -67,7 +67,7 @@ def test_what_a_tokenizer_learns_from_is_spread_over_all(monkeypatch):
         {"text": [f"{n:03}" for n in range(start, start + 10)]} for start in range(0, 200, 10)
     ]
     assert sample(pieces, 600) == concatenate(pieces)
-    found = [int(text) for text in sample(pieces, 100)["text"]]
-    (stride,) = {b - a for a, b in zip(found, found[1:], strict=False)}
-    assert stride == 8 and 50 <= 3 * len(found) <= 100
+    numbers = [int(text) for text in sample(pieces, 100)["text"]]
+    (stride,) = {b - a for a, b in zip(numbers, numbers[1:], strict=False)}
+    assert stride == 8 and 50 <= 3 * len(numbers) <= 100
     assert sample(pieces, 1)["text"]

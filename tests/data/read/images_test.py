@@ -17,9 +17,9 @@ COLOURS = RNG.integers(0, 256, (12, 20, 3), dtype=np.uint8)
 
 
 def settings(**changes):
-    own: dict[str, Any] = dict(size=(32, 48), fit="stretch", channels=3, augment=())
-    own |= dict(patch_size=4, prefix_tokens=0)
-    return ImageSettings(**(own | changes))
+    defaults: dict[str, Any] = dict(size=(32, 48), fit="stretch", channels=3, augment=())
+    defaults |= dict(patch_size=4, prefix_tokens=0)
+    return ImageSettings(**(defaults | changes))
 
 
 def file_of(image, format="PNG", **more):
@@ -35,36 +35,36 @@ def file_of(image, format="PNG", **more):
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1", "CMYK"])
 def test_every_mode_becomes_grey_or_rgb(mode, channels):
     image = Image.fromarray(COLOURS).convert(mode)
-    found = images.decode(file_of(image, "TIFF" if mode == "CMYK" else "PNG"), channels)
+    pixels = images.decode(file_of(image, "TIFF" if mode == "CMYK" else "PNG"), channels)
     expected = np.asarray(image.convert("L" if channels == 1 else "RGB")).reshape(12, 20, channels)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(pixels, expected)
 
 
 @pytest.mark.parametrize("format", ["PNG", "TIFF"])
 def test_sixteen_bits_become_eight(format):
     grey = COLOURS[..., 0].astype(np.uint16)
-    found = images.decode(file_of(Image.fromarray(grey * 257), format), 3)
-    np.testing.assert_array_equal(found, np.repeat(grey[..., None], 3, axis=-1))
+    pixels = images.decode(file_of(Image.fromarray(grey * 257), format), 3)
+    np.testing.assert_array_equal(pixels, np.repeat(grey[..., None], 3, axis=-1))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_an_image_is_turned_as_its_exif_says(orientation):
     """EXIF 2.3: which sides of what is seen row 0 and column 0 of the file are."""
-    seen = COLOURS
+    upright = COLOURS
     stored = {
-        1: seen,
-        2: seen[:, ::-1],
-        3: seen[::-1, ::-1],
-        4: seen[::-1],
-        5: seen.swapaxes(0, 1),
-        6: np.rot90(seen, 1),
-        7: seen[::-1, ::-1].swapaxes(0, 1),
-        8: np.rot90(seen, -1),
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.swapaxes(0, 1),
+        6: np.rot90(upright, 1),
+        7: upright[::-1, ::-1].swapaxes(0, 1),
+        8: np.rot90(upright, -1),
     }[orientation]
     exif = Image.Exif()
     exif[0x0112] = orientation
     image = Image.fromarray(np.ascontiguousarray(stored))
-    np.testing.assert_array_equal(images.decode(file_of(image, exif=exif), 3), seen)
+    np.testing.assert_array_equal(images.decode(file_of(image, exif=exif), 3), upright)
 
 
 def test_a_file_that_is_no_image_is_named_with_the_reason(monkeypatch):
@@ -117,17 +117,17 @@ def assert_lit(pixels, boxes, within):
     if not len(xs):
         assert min(box[2:] - box[:2]) <= within
         return
-    found = [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]
-    np.testing.assert_allclose(box, found, atol=within)
+    corners = [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]
+    np.testing.assert_allclose(box, corners, atol=within)
 
 
 @pytest.mark.parametrize("fit", FITS)
 def test_boxes_are_fitted_with_their_image(fit):
     for rows, columns in ((24, 48), (90, 31), (64, 96), (200, 300)):
         pixels, boxes = lit(rows, columns, (columns // 4, rows // 3, columns // 2, rows * 3 // 4))
-        found, inside = images.fitted(pixels, boxes, settings(fit=fit))
-        assert_lit(found, inside, 1)
-        height, width, _ = found.shape
+        image, inside = images.fitted(pixels, boxes, settings(fit=fit))
+        assert_lit(image, inside, 1)
+        height, width, _ = image.shape
         assert height % 4 == width % 4 == 0
         if fit == "inside":  # of an upright image the size is upright
             size = (48, 32) if rows > columns else (32, 48)
@@ -148,15 +148,15 @@ def test_boxes_are_fitted_with_their_image(fit):
 @pytest.mark.parametrize("names", [*zip(AUGMENTATIONS), tuple(AUGMENTATIONS)], ids="-".join)
 def test_boxes_move_with_their_pixels(names):
     pixels, boxes = lit(40, 64, (10, 8, 31, 20))
-    found = set()
+    variants = set()
     for seed in range(40):
         changed, moved = images.augmented(pixels, boxes, names, np.random.default_rng(seed))
         again, _ = images.augmented(pixels, boxes, names, np.random.default_rng(seed))
         np.testing.assert_array_equal(changed, again)
         assert changed.shape == pixels.shape and changed.dtype == np.uint8
         assert_lit(changed, moved, 2 if "crop" in names else 0)
-        found.add(changed.tobytes())
-    assert len(found) == 2 if names == ("flip",) else len(found) > 20
+        variants.add(changed.tobytes())
+    assert len(variants) == 2 if names == ("flip",) else len(variants) > 20
 
 
 def test_what_is_drawn_keeps_to_its_bounds():
@@ -173,27 +173,27 @@ def test_what_is_drawn_keeps_to_its_bounds():
     )
     assert np.abs(shifts[:, :2]).max() == 1 / 8
     assert set(np.round(shifts[:, 0] * 64)) == set(range(-8, 9))
-    seen = 1 / (crops[:, 2:] - crops[:, :2])  # the share of columns and of rows
-    areas, aspects = seen.prod(axis=1), seen[:, 0] * 64 / (seen[:, 1] * 40)
+    sides = 1 / (crops[:, 2:] - crops[:, :2])  # the share of columns and of rows
+    areas, aspects = sides.prod(axis=1), sides[:, 0] * 64 / (sides[:, 1] * 40)
     assert 0.08 <= areas.min() < 0.15 and 0.7 < areas.max() <= 1
     assert 3 / 4 <= aspects.min() < 0.85 and 1.2 < aspects.max() <= 4 / 3
 
 
 def test_colours_change_by_the_factors_that_are_drawn():
     pixels = RNG.integers(60, 120, (8, 8, 3)).astype(np.uint8)
-    found, _ = images.augmented(pixels, NO_BOXES, ["colour"], np.random.default_rng(3))
+    image, _ = images.augmented(pixels, NO_BOXES, ["colour"], np.random.default_rng(3))
     brightness, contrast, saturation = np.random.default_rng(3).uniform(0.6, 1.4, 3)
     expected = pixels * brightness
     grey = expected @ [0.299, 0.587, 0.114]
     expected = grey.mean() + contrast * (expected - grey.mean())
     grey = (expected @ [0.299, 0.587, 0.114])[..., None]
     expected = np.clip(grey + saturation * (expected - grey), 0, 255)
-    assert np.abs(found - expected).max() <= 0.51
+    assert np.abs(image - expected).max() <= 0.51
 
 
 def test_a_box_at_the_far_edge_is_drawn_there():
-    drawn = images.outlined(np.zeros((8, 8, 1), np.uint8), np.array([[0.999, 0.999, 0.002, 0.002]]))
-    np.testing.assert_array_equal(np.argwhere(drawn), [[7, 7, 0]])
+    image = images.outlined(np.zeros((8, 8, 1), np.uint8), np.array([[0.999, 0.999, 0.002, 0.002]]))
+    np.testing.assert_array_equal(np.argwhere(image), [[7, 7, 0]])
 
 
 # Patches
@@ -202,19 +202,21 @@ def test_a_box_at_the_far_edge_is_drawn_there():
 @pytest.mark.parametrize("channels", [1, 3])
 def test_patches_are_blocks_of_pixels_where_the_grid_says(channels):
     pixels = COLOURS[..., :channels]
-    found, places = images.patches(pixels, 4), images.grid(3, 5)
-    assert found.shape == (15, 16 * channels)
-    for patch, (row, column, rows, columns) in zip(found, places, strict=True):
+    patches, places = images.patches(pixels, 4), images.grid(3, 5)
+    assert patches.shape == (15, 16 * channels)
+    for patch, (row, column, rows, columns) in zip(patches, places, strict=True):
         block = pixels[4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
         np.testing.assert_array_equal(patch, block.reshape(-1))
         assert (rows, columns) == (3, 5)
     assert len({tuple(place) for place in places}) == 15
-    np.testing.assert_array_equal(images.joined(found, places, settings(channels=channels)), pixels)
+    np.testing.assert_array_equal(
+        images.joined(patches, places, settings(channels=channels)), pixels
+    )
 
 
 def test_a_sheet_shows_every_image_at_its_place():
-    shown = [np.full((8, 8, 1), number, np.uint8) for number in range(7)]
-    sheet = images.decode(Picture("sheet", images.png(images.tiled(shown))), 1)
+    tiles = [np.full((8, 8, 1), number, np.uint8) for number in range(7)]
+    sheet = images.decode(Picture("sheet", images.png(images.tiled(tiles))), 1)
     assert set(np.unique(sheet)) == {*range(7), 255}
     np.testing.assert_array_equal(images.decode(netpbm("x", COLOURS), 3), COLOURS)
 

@@ -99,8 +99,8 @@ def test_documents_lose_the_bad_lines_that_may_be_skipped(tmp_path, monkeypatch,
     (tmp_path / "f").write_bytes("fein#\nsch\u00f6n#\ngut#\n\u00e4".encode("latin-1"))
     for block in (1, 2**20):
         monkeypatch.setattr(open_file, "_BLOCK", block)
-        found = documents_of(tmp_path / "f", separator, skip_bad=True)
-        assert "".join(found).replace("\n", "").replace("#", "") == "feingut"
+        documents = documents_of(tmp_path / "f", separator, skip_bad=True)
+        assert "".join(documents).replace("\n", "").replace("#", "") == "feingut"
         assert "2 lines of f are left out" in caplog.text and "f:2: not UTF-8" in caplog.text
         caplog.clear()
 

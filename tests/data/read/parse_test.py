@@ -140,8 +140,8 @@ def test_a_header_that_is_read_as_a_row_is_warned_of(tmp_path, caplog):
     rows = "pos\ta\nneg\tb\npos\tc\nneg\td\n"
     read(parse.read_table, LABELLED, file(tmp_path, rows), "1", "0")
     assert not caplog.messages
-    found = read(parse.read_table, LABELLED, file(tmp_path, f"label\ttext\n{rows}"), "1", "0")
-    assert found["label"][0] == "label"
+    examples = read(parse.read_table, LABELLED, file(tmp_path, f"label\ttext\n{rows}"), "1", "0")
+    assert examples["label"][0] == "label"
     (message,) = caplog.messages
     assert "f:1: the label 'label' is on no other line" in message
 
@@ -165,10 +165,10 @@ def test_named_fields_of_objects(tmp_path, ending):
     texts = [{"label": str(row["label"]), "tags": list(map(str, row["tags"]))} for row in OBJECTS]
     rows = OBJECTS if ending == "json" else [a | b for a, b in zip(OBJECTS, texts, strict=True)]
     reader, path = objects(tmp_path, ending, rows)
-    found = read(reader, LABELLED, LABELLED, path, "text", "label")
-    assert found == {"text": ["a b", "é"], "label": ["1", "no"]}
-    found = read(reader, TAGGED, TAGGED, path, "words", "tags")
-    assert found == {"words": [["a", "b"], []], "tags": [["X", "2"], []]}
+    examples = read(reader, LABELLED, LABELLED, path, "text", "label")
+    assert examples == {"text": ["a b", "é"], "label": ["1", "no"]}
+    examples = read(reader, TAGGED, TAGGED, path, "words", "tags")
+    assert examples == {"words": [["a", "b"], []], "tags": [["X", "2"], []]}
     with pytest.raises(
         ValueError, match="(no field 'body'; its fields are|one 'body' among its columns) text"
     ):
@@ -190,8 +190,8 @@ def test_numbers_come_as_lists_of_whatever_depth(tmp_path, ending):
     values = {"given": [[[1.5, 2], [3, 4]], [[0.25, -1]]], "asked": [7, 1e-3]}
     rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
     reader, path = objects(tmp_path, ending, rows)
-    found = read(reader, NUMBERS, NUMBERS, path, "given", "asked")
-    assert found == {"features": values["given"], "values": [[7], [1e-3]]}
+    examples = read(reader, NUMBERS, NUMBERS, path, "given", "asked")
+    assert examples == {"features": values["given"], "values": [[7], [1e-3]]}
 
 
 @pytest.mark.parametrize("value", ['"1"', "null", "true", "[1, [NaN]]", "1e999", '{"a": 1}'])
@@ -222,5 +222,5 @@ def test_dots_reach_into_nested_objects_unless_a_field_has_them(tmp_path, ending
 
 def test_words_and_tags_may_be_separated_by_blanks_and_nothing_else(tmp_path):
     path = file(tmp_path, json.dumps({"words": "the\u00a0old dog", "tags": " DET  NOUN"}))
-    found = read(parse.read_json, TAGGED, TAGGED, path, *TAGGED)
-    assert found == {"words": [["the\u00a0old", "dog"]], "tags": [["DET", "NOUN"]]}
+    examples = read(parse.read_json, TAGGED, TAGGED, path, *TAGGED)
+    assert examples == {"words": [["the\u00a0old", "dog"]], "tags": [["DET", "NOUN"]]}

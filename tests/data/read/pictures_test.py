@@ -28,9 +28,9 @@ def read(source, folder, split, **changes):
     return [(images.decode(p, 1)[..., 0], label) for p, label in rows], [p.name for p, _ in rows]
 
 
-def assert_same(found, expected):
-    assert len(found) == len(expected)
-    for (pixels, label), (values, name) in zip(found, expected, strict=True):
+def assert_same(pairs, expected):
+    assert len(pairs) == len(expected)
+    for (pixels, label), (values, name) in zip(pairs, expected, strict=True):
         np.testing.assert_array_equal(pixels, values)
         assert label == name
 
@@ -41,7 +41,7 @@ def png(pixels):
     return buffer.getvalue()
 
 
-def drawn(split):
+def pairs(split):
     """All images of a split by their numbers."""
     return [
         (drawn_images.pixels(split, n), drawn_images.label(n))
@@ -53,9 +53,9 @@ def test_a_folder_has_its_labels_as_folders(tmp_path):
     folder = drawn_images.write(tmp_path)
     (folder / "test" / ".hidden").mkdir()
     (folder / "test" / "dark" / ".DS_Store").write_bytes(b"nothing")
-    found, names = read("folder", folder, "test")
-    expected = [pair for label in drawn_images.LABELS for pair in drawn("test") if pair[1] == label]
-    assert_same(found, expected)
+    rows, names = read("folder", folder, "test")
+    expected = [pair for label in drawn_images.LABELS for pair in pairs("test") if pair[1] == label]
+    assert_same(rows, expected)
     assert names[0] == str(folder / "test" / "bright" / "000.png")
     settings = source_settings("folder", folder)
     before = sources.version(settings, PICTURES, ("test",))
@@ -72,8 +72,8 @@ def test_broken_images_are_left_out_and_counted_where_that_is_allowed(tmp_path, 
     with pytest.raises(ValueError, match=r"dark/001\.png: .*empty"):
         read("folder", folder, "test")
     with caplog.at_level(logging.WARNING):
-        found, _ = read("folder", folder, "test", skip_bad_lines=True)
-    assert len(found) == drawn_images.COUNTS["test"] - 1
+        rows, _ = read("folder", folder, "test", skip_bad_lines=True)
+    assert len(rows) == drawn_images.COUNTS["test"] - 1
     assert "1 lines of test are left out" in caplog.text and "001.png" in caplog.text
 
 
@@ -82,15 +82,15 @@ def test_digits_are_divided_once_into_all_of_them(tmp_path):
 
     parts = {split: read("digits", tmp_path, split) for split in drawn_images.COUNTS}
     assert [len(names) for _, names in parts.values()] == [1257, 180, 360]
-    names = [name for _, own in parts.values() for name in own]
+    names = [name for _, ids in parts.values() for name in ids]
     assert len(set(names)) == 1797
     values, labels = load_digits(return_X_y=True)
-    for found, own in parts.values():
-        for (pixels, label), name in list(zip(found, own, strict=True))[::50]:
+    for rows, ids in parts.values():
+        for (pixels, label), name in list(zip(rows, ids, strict=True))[::50]:
             number = int(name.rpartition(":")[2])
             assert label == str(labels[number])
             assert np.abs(pixels / 255 - values[number].reshape(8, 8) / 16).max() < 1 / 500
-        assert {label for _, label in found} == set("0123456789")
+        assert {label for _, label in rows} == set("0123456789")
     with pytest.raises(ValueError, match="no split 'dev': train, validation, test"):
         read("digits", tmp_path, "dev")
 
@@ -99,8 +99,8 @@ def parquet(path, values, labels, names=None, kind=None):
     table = pyarrow.table({"image": pyarrow.array(values, kind), "label": labels})
     if names:
         features = {"label": {"names": names, "_type": "ClassLabel"}}
-        own = json.dumps({"info": {"features": features}})
-        table = table.replace_schema_metadata({"huggingface": own})
+        metadata = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": metadata})
     pyarrow.parquet.write_table(table, path)
 
 
@@ -108,16 +108,16 @@ FIELDS = {"text_feature": "image", "label_feature": "label"}
 
 
 def test_parquet_has_bytes_or_hugging_faces_struct(tmp_path):
-    encoded = [png(pixels) for pixels, _ in drawn("test")]
+    encoded = [png(pixels) for pixels, _ in pairs("test")]
     structs = [{"bytes": data, "path": f"{n}.png"} for n, data in enumerate(encoded)]
-    numbers = [drawn_images.LABELS.index(label) for _, label in drawn("test")]
+    numbers = [drawn_images.LABELS.index(label) for _, label in pairs("test")]
     parquet(tmp_path / "structs", structs, numbers, drawn_images.LABELS)
-    parquet(tmp_path / "bytes", encoded, [label for _, label in drawn("test")])
+    parquet(tmp_path / "bytes", encoded, [label for _, label in pairs("test")])
     for name in ("structs", "bytes"):
-        assert_same(read("parquet", tmp_path, name, **FIELDS)[0], drawn("test"))
+        assert_same(read("parquet", tmp_path, name, **FIELDS)[0], pairs("test"))
     parquet(tmp_path / "numbers", encoded, numbers)
-    found, names = read("parquet", tmp_path, "numbers", **FIELDS)
-    assert [label for _, label in found] == list(map(str, numbers))
+    rows, names = read("parquet", tmp_path, "numbers", **FIELDS)
+    assert [label for _, label in rows] == list(map(str, numbers))
     assert names[1] == f"{tmp_path / 'numbers'}:2"
 
 
@@ -152,7 +152,7 @@ class ToyImages(tfds.core.GeneratorBasedBuilder):
         return {split: self._generate_examples(split) for split in ("train", "test")}
 
     def _generate_examples(self, split):
-        for number, (pixels, label) in enumerate(drawn(split)):
+        for number, (pixels, label) in enumerate(pairs(split)):
             yield f"{number:03}", {"image": io.BytesIO(png(pixels)), "label": label}
 
 
@@ -173,7 +173,7 @@ class ToyBoxes(ToyImages):
 
     def _generate_examples(self, split):
         boxes = [tfds.features.BBox(0.0, 0.25, 0.5, 1.0), tfds.features.BBox(0.0, 0.0, 1.0, 1.0)]
-        for number, (pixels, _) in enumerate(drawn(split)):
+        for number, (pixels, _) in enumerate(pairs(split)):
             objects = [
                 {"bbox": box, "label": which, "is_crowd": bool(which)}
                 for which, box in enumerate(boxes[: number % 3])
@@ -182,12 +182,12 @@ class ToyBoxes(ToyImages):
 
 
 def test_tfds_has_boxes_in_pixels(tmp_path):
-    own = {"name": "toy_boxes", "text_feature": "image", "label_feature": "objects"}
-    settings = source_settings("tfds", tmp_path, **own)
-    found = concatenate(sources.read(settings, sources.BOXED, ("test",)))
-    numbers = {pixels.tobytes(): number for number, (pixels, _) in enumerate(drawn("test"))}
-    assert len(found["image"]) == len(numbers)
-    for picture, size, boxes, labels in zip(*found.values(), strict=True):
+    fields = {"name": "toy_boxes", "text_feature": "image", "label_feature": "objects"}
+    settings = source_settings("tfds", tmp_path, **fields)
+    examples = concatenate(sources.read(settings, sources.BOXED, ("test",)))
+    numbers = {pixels.tobytes(): number for number, (pixels, _) in enumerate(pairs("test"))}
+    assert len(examples["image"]) == len(numbers)
+    for picture, size, boxes, labels in zip(*examples.values(), strict=True):
         pixels = images.decode(picture, 1)[..., 0]
         (rows, columns), count = size, numbers[pixels.tobytes()] % 3
         expected = [
@@ -203,13 +203,13 @@ def test_tfds_has_boxes_in_pixels(tmp_path):
 
 def test_tfds_has_images_as_they_are_encoded(tmp_path):
     """In the order that its preparation has made."""
-    own = {"name": "toy_images", **FIELDS}
-    found, names = read("tfds", tmp_path, "test[:4]", **own)
-    expected = {pixels.tobytes(): label for pixels, label in drawn("test")}
-    assert [expected[pixels.tobytes()] for pixels, _ in found] == [label for _, label in found]
-    assert len(set(names)) == len(found) == 4 and names[0] == "toy_images/1.0.0:test[:4]:0"
+    fields = {"name": "toy_images", **FIELDS}
+    rows, names = read("tfds", tmp_path, "test[:4]", **fields)
+    expected = {pixels.tobytes(): label for pixels, label in pairs("test")}
+    assert [expected[pixels.tobytes()] for pixels, _ in rows] == [label for _, label in rows]
+    assert len(set(names)) == len(rows) == 4 and names[0] == "toy_images/1.0.0:test[:4]:0"
     with pytest.raises(ValueError, match="feature of .* is ClassLabel.*'image' cannot be read"):
-        read("tfds", tmp_path, "test", **(own | {"text_feature": "label"}))
+        read("tfds", tmp_path, "test", **(fields | {"text_feature": "label"}))
 
 
 @pytest.mark.long
@@ -217,10 +217,10 @@ def test_tfds_has_images_as_they_are_encoded(tmp_path):
 def test_two_thousand_images_are_read_as_they_were_written(source, tmp_path, monkeypatch):
     monkeypatch.setitem(drawn_images.COUNTS, "train", 2000)
     drawn_images.write(tmp_path)
-    expected, split = drawn("train"), "rows" if source == "parquet" else "train"
+    expected, split = pairs("train"), "rows" if source == "parquet" else "train"
     labels = [label for _, label in expected]
     parquet(tmp_path / "rows", [png(pixels) for pixels, _ in expected], labels)
-    found, names = read(source, tmp_path, split, name="toy_images", **FIELDS)
+    copies, names = read(source, tmp_path, split, name="toy_images", **FIELDS)
     assert len(set(names)) == len(names) == 2000
-    one, other = (sorted((x.tobytes(), label) for x, label in rows) for rows in (found, expected))
+    one, other = (sorted((x.tobytes(), label) for x, label in rows) for rows in (copies, expected))
     assert one == other

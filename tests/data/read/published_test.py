@@ -92,8 +92,8 @@ def test_blood_cells():
         pytest.skip("TRANSFORMER_JAX_DATA names no folder with bccd")
     rows = [row for name in ("trainval", "test")
             for row in boxes.read_voc(lists / f"{name}.txt", skip_bad=False)]  # fmt: skip
-    found = dict(zip(boxes.BOXED, map(list, zip(*rows, strict=True)), strict=True))
-    assert len(rows) == 364 and all(size == [480, 640] for size in found["size"])
-    assert sum(map(len, found["boxes"])) == 4888
-    assert boxes.left_out(found) == {"boxes without area": 2, "crowds or difficult boxes": 0}
-    assert {name for own in found["labels"] for name in own} == {"RBC", "WBC", "Platelets"}
+    columns = dict(zip(boxes.BOXED, map(list, zip(*rows, strict=True)), strict=True))
+    assert len(rows) == 364 and all(size == [480, 640] for size in columns["size"])
+    assert sum(map(len, columns["boxes"])) == 4888
+    assert boxes.left_out(columns) == {"boxes without area": 2, "crowds or difficult boxes": 0}
+    assert {name for names in columns["labels"] for name in names} == {"RBC", "WBC", "Platelets"}

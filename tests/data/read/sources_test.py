@@ -133,8 +133,8 @@ def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
         assert all(len(words) == len(tags) for words, tags in rows)
         assert all(isinstance(item, str) for words, tags in rows for item in words + tags)
     # `read` looks at source and dir of all, and prepared data lies in the cache.
-    asked = noting.asked - {"source", "dir", "cache_dir"}
-    assert asked == set(SOURCES[source][columns].reads) - {"dir"}
+    keys = noting.asked - {"source", "dir", "cache_dir"}
+    assert keys == set(SOURCES[source][columns].reads) - {"dir"}
 
 
 def test_text_pairs_plain_and_gzip_are_read_one_after_the_other(tmp_path):
@@ -156,27 +156,27 @@ def test_unequal_files_name_both_counts(tmp_path):
 def test_plain_text_is_documents(tmp_path):
     write(tmp_path / "a.txt", ["one", "", "two"])
     write(tmp_path / "b.txt.gz", ["three"])
-    found = load("text", tmp_path, ("a.txt", "b.txt"), TEXTS)
-    assert found == {"text": ["one", "two", "three"]}
-    found = load("text", tmp_path, ("a.txt", "b.txt"), TEXTS, document_separator="")
-    assert found == {"text": ["one\n\ntwo\n", "three\n"]}
+    texts = load("text", tmp_path, ("a.txt", "b.txt"), TEXTS)
+    assert texts == {"text": ["one", "two", "three"]}
+    texts = load("text", tmp_path, ("a.txt", "b.txt"), TEXTS, document_separator="")
+    assert texts == {"text": ["one\n\ntwo\n", "three\n"]}
 
 
 def test_a_separator_that_is_in_none_of_the_files_is_told(tmp_path, caplog):
     for name in ("a", "b", "c"):
         write(tmp_path / name, [name, f"{name}\n", name])
 
-    def told(*splits, **changes):
+    def warnings(*splits, **changes):
         caplog.clear()
         load("text", tmp_path, splits, TEXTS, **changes)
         return [message for message in caplog.messages if "document_separator" in message]
 
-    assert not told("a") and not told("?", document_separator="\n\n")
-    assert not told("a", document_separator="")
-    (message,) = told("?", document_separator="\\n\\n")
+    assert not warnings("a") and not warnings("?", document_separator="\n\n")
+    assert not warnings("a", document_separator="")
+    (message,) = warnings("?", document_separator="\\n\\n")
     assert r"'\\n\\n' divides none of ?" in message
     (tmp_path / "c").write_text("c<e>d")  # one is enough
-    assert not told("?", document_separator="<e>")
+    assert not warnings("?", document_separator="<e>")
 
 
 def test_labelled_texts_and_tagged_words_are_texts_to_pre_train_on_too(tmp_path):
@@ -219,8 +219,8 @@ def test_files_are_found_before_they_are_read(tmp_path):
         ("tfds", TEXTS, ("train",), []),
         ("bigram_copy", TEXTS, ("train",), []),
     ):
-        found = sources.find_files(source_settings(source, tmp_path), columns, splits)
-        assert found == [tuple(tmp_path / name for name in names) for names in expected]
+        paths = sources.find_files(source_settings(source, tmp_path), columns, splits)
+        assert paths == [tuple(tmp_path / name for name in names) for names in expected]
 
 
 def test_a_pattern_names_files_in_alphabetical_order(tmp_path):

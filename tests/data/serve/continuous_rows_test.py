@@ -22,8 +22,8 @@ NAMES = ("targets", "targets_segment_ids", "targets_positions")
 def arrays():
     """Cut into pieces, which must not matter."""
     offsets = np.arange(0, len(TEXT) + 1, 1)
-    made = make_arrays(3, TEXTS)
-    return dataclasses.replace(made, columns={"targets": TEXT}, offsets={"targets": offsets})
+    base = make_arrays(3, TEXTS)
+    return dataclasses.replace(base, columns={"targets": TEXT}, offsets={"targets": offsets})
 
 
 def readers(rows=None, batch_size=4, streams=2):
@@ -64,9 +64,9 @@ def test_a_state_continues_with_the_next_batch():
     assert stream.passes(stream.get_state()) == pytest.approx(7 * 4 * LENGTH / len(TEXT))
     other.set_state(stream.get_state())
     for _ in range(3):
-        expected, found = next(stream), next(other)
+        expected, batch = next(stream), next(other)
         for name in NAMES:
-            np.testing.assert_array_equal(found[name], expected[name])
+            np.testing.assert_array_equal(batch[name], expected[name])
 
 
 def test_what_decides_the_batches_is_in_the_fingerprint():

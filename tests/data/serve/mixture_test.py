@@ -31,8 +31,8 @@ def test_each_block_has_the_shares_of_the_weights(monkeypatch):
     monkeypatch.setattr(mixture, "_BLOCK", 85)
     order, _ = mixed()
     for block in range(3):
-        found = collections.Counter(which(order[85 * block + n])[0] for n in range(85))
-        assert found == {0: 50, 1: 10, 2: 25}
+        counts = collections.Counter(which(order[85 * block + n])[0] for n in range(85))
+        assert counts == {0: 50, 1: 10, 2: 25}
     # Where they cannot be exact, none is off by one or more.
     order, _ = mixed(weights=(1, 1, 1))
     assert sorted(order.counts) == [28, 28, 29]
@@ -40,11 +40,11 @@ def test_each_block_has_the_shares_of_the_weights(monkeypatch):
 
 def test_each_set_has_its_own_epochs_in_its_own_order():
     order, sets = mixed()
-    found: list[list[int]] = [[] for _ in SIZES]
+    orders: list[list[int]] = [[] for _ in SIZES]
     for n in range(1500):
         number, example = which(order[n])
-        found[number].append(example)
-    for size, examples, arrays in zip(SIZES, found, sets, strict=True):
+        orders[number].append(example)
+    for size, examples, arrays in zip(SIZES, orders, sets, strict=True):
         alone = endless(arrays, 0)
         assert examples == [which(alone[n])[1] for n in range(len(examples))]
         for start in range(0, len(examples) - size, size):

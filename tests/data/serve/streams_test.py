@@ -58,14 +58,14 @@ def test_packed_rows_hold_the_examples_of_the_shuffled_order(case):
     arrays = make_arrays(120, columns)
     order = padded_order(arrays, make_streams(arrays, columns, packing=False), batches=100)
     packed = make_streams(arrays, columns, packing=True, draw=draw)
-    seen = [collections.Counter(), collections.Counter()]
+    counts = [collections.Counter(), collections.Counter()]
     for _ in range(4):  # a stream empties its bins after PACKING_BINS rows, four to a batch
         for batch in itertools.islice(packed, streams.PACKING_BINS // 4):
             for stream in range(2):
-                seen[stream].update(numbers(batch, range(4 * stream, 4 * stream + 4), arrays))
+                counts[stream].update(numbers(batch, range(4 * stream, 4 * stream + 4), arrays))
         for stream in range(2):
-            assert seen[stream] == collections.Counter(order[stream::2][: seen[stream].total()])
-    assert min(count.total() for count in seen) > 4 * streams.PACKING_BINS  # several to a row
+            assert counts[stream] == collections.Counter(order[stream::2][: counts[stream].total()])
+    assert min(count.total() for count in counts) > 4 * streams.PACKING_BINS  # several to a row
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -77,12 +77,12 @@ def test_restored_streams_continue_exactly_from_every_point(case, packing):
     def make():
         return make_streams(arrays, columns, packing=packing, draw=draw)
 
-    made = make()
+    stream = make()
     states, batches = [], []
     for _ in range(6):
-        states.append(json.dumps(made.get_state()))
-        batches.append(next(made))
-    states.append(json.dumps(made.get_state()))
+        states.append(json.dumps(stream.get_state()))
+        batches.append(next(stream))
+    states.append(json.dumps(stream.get_state()))
     used = make()
     for step in [*range(6), 3]:
         used.set_state(json.loads(states[step]))
@@ -97,18 +97,18 @@ def test_draws_differ_between_epochs_streams_and_seeds():
     arrays = make_arrays(8, TEXTS, shortest=9)
 
     def epochs(**changes):
-        made = make_streams(arrays, TEXTS, packing=False, draw=Noise(10**6), **changes)
-        drawn = []
-        for batch in itertools.islice(made, 4):
+        stream = make_streams(arrays, TEXTS, packing=False, draw=Noise(10**6), **changes)
+        rows = []
+        for batch in itertools.islice(stream, 4):
             order = numbers(batch, range(8), arrays)
             assert sorted(order) == list(range(8))
-            drawn.append(batch["noise"][np.argsort(order)])
-        return np.array(drawn)
+            rows.append(batch["noise"][np.argsort(order)])
+        return np.array(rows)
 
-    drawn = epochs()
-    assert np.unique(drawn).size > 0.99 * drawn.size  # no epoch and no stream repeats another
-    np.testing.assert_array_equal(drawn, epochs())
-    assert (drawn != epochs(seed=4)).any(axis=-1).all()
+    noise = epochs()
+    assert np.unique(noise).size > 0.99 * noise.size  # no epoch and no stream repeats another
+    np.testing.assert_array_equal(noise, epochs())
+    assert (noise != epochs(seed=4)).any(axis=-1).all()
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -121,12 +121,12 @@ def test_resuming_reads_no_more_at_a_late_step_than_at_an_early_one(packing):
             return super().__getitem__(index)
 
     arrays = Counting(**vars(make_arrays(90)))
-    made = make_streams(arrays, packing=packing)
-    next(made)
+    stream = make_streams(arrays, packing=packing)
+    next(stream)
     first = len(reads)
     for _ in range(20):
-        next(made)
-    state = made.get_state()
+        next(stream)
+    state = stream.get_state()
     resumed = make_streams(arrays, packing=packing)
     reads.clear()
     resumed.set_state(state)
@@ -155,20 +155,20 @@ def test_any_number_of_hosts_reads_the_rows_that_one_alone_would_and_continues(
             # Pieces of two rows that are only partly wanted; of one row each is whole.
             partly = np.diff(np.isin(np.arange(8), some).reshape(4, 2)).any()
             assert ("With data.streams=8 each" in caplog.text) == partly
-        for made in read:
-            made.set_state(json.loads(json.dumps(states)))
+        for stream in read:
+            stream.set_state(json.loads(json.dumps(states)))
         for _ in range(5):
             batch = next(alone)
-            for made, some in zip(read, wanted, strict=True):
-                own_batch = next(made)
+            for stream, some in zip(read, wanted, strict=True):
+                own_batch = next(stream)
                 assert own_batch.keys() == batch.keys()
                 for name, values in own_batch.items():
                     assert values.shape == batch[name].shape
                     np.testing.assert_array_equal(values[some], batch[name][some])
-        found = [made.get_state() for made in read]
-        for state, some in zip(found, wanted, strict=True):
+        positions = [stream.get_state() for stream in read]
+        for state, some in zip(positions, wanted, strict=True):
             assert set(state) == {str(row // 2) for row in some}  # and no other stream was read
-        states = dict(collections.ChainMap(*found))
+        states = dict(collections.ChainMap(*positions))
         assert states == alone.get_state()
 
 
@@ -200,9 +200,9 @@ def test_the_fingerprint_of_streams_covers_what_decides_the_batches():
         {"sets": [make_arrays(11, TEXTS), arrays], "weights": [1, 1]},
         {"sets": [arrays, make_arrays(11, TEXTS)], "weights": [1, 2]},
     ]
-    made = [shuffled_streams(**(settings | change)) for change in changes]
-    assert len({one.fingerprint for one in made}) == len(changes)
-    assert shuffled_streams(**settings).fingerprint == made[0].fingerprint
+    variants = [shuffled_streams(**(settings | change)) for change in changes]
+    assert len({one.fingerprint for one in variants}) == len(changes)
+    assert shuffled_streams(**settings).fingerprint == variants[0].fingerprint
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -231,5 +231,5 @@ def test_a_mixture_continues_bit_by_bit_and_says_what_was_drawn(packing):
     for _ in range(5):
         assert_same(next(resumed), next(whole))
     assert resumed.get_state() == whole.get_state()
-    drawn = np.sum([state["drawn"] for state in states.values()], axis=0)
-    assert drawn.sum() >= 50 * 8  # at least one a row
+    counts = np.sum([state["drawn"] for state in states.values()], axis=0)
+    assert counts.sum() >= 50 * 8  # at least one a row

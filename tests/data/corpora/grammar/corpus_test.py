@@ -62,15 +62,15 @@ def test_english_sentences_are_distinct(many):
 
 def test_every_english_word_has_one_tag(many):
     universal = {"ADJ", "ADV", "AUX", "CCONJ", "DET", "NOUN", "PRON", "PUNCT", "SCONJ", "VERB"}
-    seen = {}
+    tags_of = {}
     for s in many:
         words, tags = s.source.split(" "), s.tags.split(" ")
         assert len(words) == len(tags), s
         for word, tag in zip(words, tags, strict=True):
-            seen.setdefault(word.lower(), set()).add(tag)
-    assert set().union(*seen.values()) == universal
-    assert {word for word, tags in seen.items() if len(tags) > 1} == {"that"}
-    assert seen["that"] == {"SCONJ", "PRON"}
+            tags_of.setdefault(word.lower(), set()).add(tag)
+    assert set().union(*tags_of.values()) == universal
+    assert {word for word, tags in tags_of.items() if len(tags) > 1} == {"that"}
+    assert tags_of["that"] == {"SCONJ", "PRON"}
 
 
 def test_it_is_resolved_by_the_adjective_and_takes_the_gender_of_its_noun(many):
@@ -124,13 +124,13 @@ def test_held_out_triples_are_in_the_test_split_and_nowhere_else(held_out):
     splits = {name: list(grammar.examples(name, 1000)) for name in grammar.SPLITS}
     for name, examples in splits.items():
         assert len(examples) == len({e["source"] for e in examples}) == 1000
-        found = [triple_in(example) for example in examples]
+        triples = [triple_in(example) for example in examples]
         if name == "test":
-            assert all(triple is not None and held_out[triple] for triple in found)
+            assert all(triple is not None and held_out[triple] for triple in triples)
             assert all(example["pronoun"] for example in examples)
         else:
-            assert not any(triple is not None and held_out[triple] for triple in found)
-            assert None in found
+            assert not any(triple is not None and held_out[triple] for triple in triples)
+            assert None in triples
     train, validation = ({e["source"] for e in splits[n]} for n in ("train", "validation"))
     assert not train & validation
 
@@ -154,8 +154,8 @@ def test_entropy_counts_the_sentences_that_are_not_held_out(monkeypatch):
 
 def test_entropy_of_the_whole_grammar_fits_a_sample(many):
     # All their sources differ, so that the entropies of sentences add up.
-    kept = [not is_held_out(n) for n in grammar.numbers(0, range(len(many)))]
-    share = float(np.mean(kept))
+    mask = [not is_held_out(n) for n in grammar.numbers(0, range(len(many)))]
+    share = float(np.mean(mask))
     error = 4 * (share * (1 - share) / len(many)) ** 0.5
     assert np.exp(grammar.entropy()) / grammar.SIZE == pytest.approx(share, abs=float(error))
 

@@ -26,15 +26,15 @@ def test_digits_are_those_of_mixed_radix():
 
 
 def test_every_choice_of_a_pattern_shows_in_the_english_sentence():
-    found = []
+    sources = []
     for pattern in sentences.PATTERNS:
         # Two options of a slot suffice: every combination of them must give its own sentence.
         few = {name: {slot[0], slot[-1]} for name, slot in pattern.slots.items()}
-        found += [
+        sources += [
             realised(pattern, dict(zip(few, choices, strict=True))).source
             for choices in product(*few.values())
         ]
-    assert len(set(found)) == len(found) > 1000
+    assert len(set(sources)) == len(sources) > 1000
     for pattern in sentences.PATTERNS:  # and one slot at a time, all options or thousands
         for name, slot in pattern.slots.items():
             rest = {other: options[0] for other, options in pattern.slots.items() if other != name}
@@ -122,7 +122,7 @@ def test_the_only_translation_is_that_of_a_person(pair):
             continue
         slots = [[o for o in slot if may_choose(o, words)] for slot in pattern.slots.values()]
         for choices in product(*slots):
-            found = realised(pattern, dict(zip(pattern.slots, choices, strict=True)))
-            if found.source == source:
-                translations.append(found.target)
+            sentence = realised(pattern, dict(zip(pattern.slots, choices, strict=True)))
+            if sentence.source == source:
+                translations.append(sentence.target)
     assert translations == [target]
