@@ -41,12 +41,12 @@ def _config(folder, task=None, *texts, **changes):
     Without a task it is that of the default, and other ones may be among the changes.
     """
     source, name = SOURCE_OF[TASKS[task or "translation"].recipe.reads]
-    own = TINY | {"data.source": source, "data.dir": folder / name}
-    own |= {"data.cache_dir": folder / "cache"}
+    settings = TINY | {"data.source": source, "data.dir": folder / name}
+    settings |= {"data.cache_dir": folder / "cache"}
     if task:
-        own |= {"task.name": task, "model.architecture": next(iter(TASKS[task].heads))}
-    own |= {key.replace("__", "."): value for key, value in changes.items()}
-    return load(DEFAULT, [*(f"{key}={value}" for key, value in own.items()), *texts])
+        settings |= {"task.name": task, "model.architecture": next(iter(TASKS[task].heads))}
+    settings |= {key.replace("__", "."): value for key, value in changes.items()}
+    return load(DEFAULT, [*(f"{key}={value}" for key, value in settings.items()), *texts])
 
 
 ENCODER, DECODER = "model.architecture=encoder_only", "model.architecture=decoder_only"
@@ -248,9 +248,9 @@ def test_a_model_of_any_family_answers_what_the_task_asks(folder, task, family):
     def logits(params, batch):
         return run.outputs(params, batch, None, ())[0].arrays()
 
-    found = jax.eval_shape(logits, run.abstract_state().params, run.abstract_batch())
+    array = jax.eval_shape(logits, run.abstract_state().params, run.abstract_batch())
     outcomes = len(run.data.labels) if run.data.labels else run.data.tokenizer.vocab_size
-    assert found.shape[-1] == outcomes
+    assert array.shape[-1] == outcomes
 
 
 def test_memory_is_in_the_state_and_rows_go_on(folder):
@@ -358,11 +358,11 @@ def test_noams_factor_is_of_the_base_where_the_parameterisation_does_the_rest(
     ],
 )
 def test_sizes_that_cannot_have_come_from_the_base_are_told(folder, changes, warned, monkeypatch):
-    told = []
-    monkeypatch.setattr(logging, "warning", told.append)
+    warnings = []
+    monkeypatch.setattr(logging, "warning", warnings.append)
     wide = {"model.d_model": 32, "model.num_heads": 4, "model.d_ff": 32, "model.base_width": 8}
     build(_config(folder, **(wide | {"model.parameterization": "mup"} | changes)))
-    assert len(told) == bool(warned) and all(text in told[0] for text in warned)
+    assert len(warnings) == bool(warned) and all(text in warnings[0] for text in warned)
 
 
 def test_an_independent_decay_is_a_share_of_noams_own_peak(folder):
@@ -379,9 +379,9 @@ def test_an_independent_decay_is_a_share_of_noams_own_peak(folder):
 
 @pytest.mark.parametrize("changes", [{}, {"batch_size": 4}, {"packing": False}])
 def test_moments_have_halved_after_the_tokens_of_the_half_life(folder, changes):
-    own = {"batch_size": 8, "row_target_length": 32, "max_target_length": 16} | changes
+    settings = {"batch_size": 8, "row_target_length": 32, "max_target_length": 16} | changes
     config = _config(
-        folder, optimizer__beta2_half_life=2048.0, **{f"data__{k}": v for k, v in own.items()}
+        folder, optimizer__beta2_half_life=2048.0, **{f"data__{k}": v for k, v in settings.items()}
     )
-    tokens = own["batch_size"] * (16 if "packing" in changes else 32)
+    tokens = settings["batch_size"] * (16 if "packing" in changes else 32)
     assert optimizer_settings(config).beta2 ** (2048 / tokens) == pytest.approx(0.5)

@@ -16,12 +16,12 @@ TEXT_TO_TEXT = "task.name=text_to_text"
 MIXTURE = "(('text','d','a',1),('json','e','b',2))"
 
 
-def check(*given, file=DEFAULT):
-    effects.check(load(file, given), given)
+def check(*overrides, file=DEFAULT):
+    effects.check(load(file, overrides), overrides)
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("overrides", "reason"),
     [
         ("decode.temperature=0.1", "decode.method='beam', only with 'sample'"),
         ("decode.beam_size=5 decode.method=sample", "decode.method='sample', only with 'beam'"),
@@ -71,9 +71,9 @@ def check(*given, file=DEFAULT):
         (f"data.row_source_length=9 {DECODER}", "task.name='causal_lm'"),
     ],
 )
-def test_what_is_given_without_effect_is_refused(given, reason):
+def test_what_is_given_without_effect_is_refused(overrides, reason):
     """The first of what is given; the others have one."""
-    first, *others = given.split()
+    first, *others = overrides.split()
     key = first.partition("=")[0]
     with pytest.raises(ValueError) as error:
         check(first, *others)
@@ -97,7 +97,7 @@ def test_settings_without_effect_for_the_same_reason_are_named_together():
 
 
 @pytest.mark.parametrize(
-    "given",
+    "overrides",
     [
         ["decode.top_k=0"],
         ["decode.seed=None"],
@@ -125,8 +125,8 @@ def test_settings_without_effect_for_the_same_reason_are_named_together():
         ["data.source=conll"],
     ],
 )
-def test_the_default_and_what_has_an_effect_are_not_refused(given):
-    check(*given)
+def test_the_default_and_what_has_an_effect_are_not_refused(overrides):
+    check(*overrides)
 
 
 def test_what_a_file_sets_is_told_and_not_refused(tmp_path):

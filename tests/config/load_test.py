@@ -198,9 +198,9 @@ def test_a_name_of_the_librarys_configs_is_found_anywhere_unless_there_is_such_a
 def test_split_takes_the_overrides_out_of_a_command_line():
     argv = ["main", "--config=c.py", "--config.a.b=1", "--mode", "train", "--config.c", "x=y"]
     argv += ["--config.d", "-1", "--workdir=w"]
-    others, found = overrides.split(argv)
+    others, changes = overrides.split(argv)
     assert others == ["main", "--config=c.py", "--mode", "train", "--workdir=w"]
-    assert found == ["a.b=1", "c=x=y", "d=-1"]
+    assert changes == ["a.b=1", "c=x=y", "d=-1"]
     assert overrides.split(["main", "--", "--config.a=1"])[1] == []
 
 
