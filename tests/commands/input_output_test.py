@@ -38,5 +38,5 @@ def test_results_for_a_full_disk_are_kept_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(input_output.tempfile, "tempdir", str(tmp_path))
     with pytest.raises(OSError, match="--output=/dev/full could not be written") as error:
         input_output.write("/dev/full", "decoded for hours\n")
-    (kept,) = tmp_path.iterdir()
-    assert kept.read_text() == "decoded for hours\n" and str(kept) in str(error.value)
+    (copy,) = tmp_path.iterdir()
+    assert copy.read_text() == "decoded for hours\n" and str(copy) in str(error.value)

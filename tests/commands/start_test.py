@@ -14,9 +14,9 @@ EVERY = 10
 
 @pytest.fixture
 def warnings(monkeypatch):
-    found: list[str] = []
-    monkeypatch.setattr(start.logging, "warning", lambda text, *values: found.append(text % values))
-    return found
+    texts: list[str] = []
+    monkeypatch.setattr(start.logging, "warning", lambda text, *values: texts.append(text % values))
+    return texts
 
 
 def leave(workdir, *steps, results=None):

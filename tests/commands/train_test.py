@@ -25,8 +25,8 @@ def test_settings_without_effect_are_told_before_anything_is_read(tmp_path, monk
 
 @pytest.mark.parametrize(("family", "replays"), [("transformer", True), ("recurrent", False)])
 def test_replay_is_offered_where_it_can_be_had(tmp_path, monkeypatch, capsys, family, replays):
-    found = {"status": "diverged", "steps": 3, "first_bad_step": 3}
-    (tmp_path / "results.json").write_text(json.dumps(found))
+    results = {"status": "diverged", "steps": 3, "first_bad_step": 3}
+    (tmp_path / "results.json").write_text(json.dumps(results))
     monkeypatch.setattr(train, "final_status", lambda *_: "diverged")
     config = load(default.__file__, {"model.family": family})
     assert train.train(config, tmp_path) == 1

@@ -58,7 +58,7 @@ def test_programs_are_kept_apart_by_the_instructions_of_the_processor(tmp_path):
     assert len({kind(old), kind(new), compiled._kind(tmp_path / "none")}) == 3
 
 
-def kept(folder):
+def mtimes(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*-cache")}
 
 
@@ -67,10 +67,10 @@ def test_a_second_process_compiles_nothing_and_a_broken_file_is_compiled_anew(co
     """The first folder of a process stays, so that what is to be read from no other folder says so
     before one is named."""
     number, hits = compute(tmp_path, tmp_path / "second")
-    files = kept(tmp_path / "compiled")
+    files = mtimes(tmp_path / "compiled")
     assert files and hits == 0 and not (tmp_path / "second").exists()
     assert compute(tmp_path) == (number, len(files))
-    assert kept(tmp_path) == files
+    assert mtimes(tmp_path) == files
     for path, content in zip(sorted(files), (b"", b"neither", half(files)), strict=False):
         path.write_bytes(content)
     number_again, hits = compute(tmp_path)
@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_made_stops_nothing(compute, tmp_path, monkeypat
 def test_the_users_own_folder_wins(compute, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "own"))
     compute(tmp_path / "cache")
-    assert kept(tmp_path / "own") and not (tmp_path / "cache").exists()
+    assert mtimes(tmp_path / "own") and not (tmp_path / "cache").exists()
 
 
 def test_room_is_made_by_deleting_what_was_longest_not_used(tmp_path):

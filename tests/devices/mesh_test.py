@@ -168,8 +168,8 @@ PARAMETERS: Any = {
 def followed(name):
     """The specification of each leaf of an optimizer's state, by the end of its path."""
     groups = (("embedding/*", 0.5, 0.0), ("decoder/norm/*", 0.0, 0.0))
-    own = lambda: roles(PARAMETERS)  # noqa: E731
-    transform = make_optimizer(name, 0.1, own, clip_norm=1.0, groups=groups)
+    get_roles = lambda: roles(PARAMETERS)  # noqa: E731
+    transform = make_optimizer(name, 0.1, get_roles, clip_norm=1.0, groups=groups)
     params = nn.meta.unbox(PARAMETERS)
     state = jax.eval_shape(transform.init, params)
     layout = follow(CUBE, state, params, shardings(CUBE, PARAMETERS))
@@ -180,8 +180,8 @@ def followed(name):
 
 
 def test_moments_lie_as_their_parameters_do():
-    found = {name.split("mu/")[-1]: cuts for name, _, cuts in followed("adamw") if "/mu/" in name}
-    assert found == {
+    layout = {name.split("mu/")[-1]: cuts for name, _, cuts in followed("adamw") if "/mu/" in name}
+    assert layout == {
         "embedding/table": ("tensor", "fsdp"),
         "decoder/self_attention/query": (None, "fsdp", "tensor", None),
         "decoder/self_attention/output": (None, "tensor", None, "fsdp"),
@@ -192,9 +192,9 @@ def test_moments_lie_as_their_parameters_do():
 
 
 def test_moments_of_folded_matrices_are_sharded_as_their_factors_are():
-    found = {name: (shape, cuts) for name, shape, cuts in followed("muon")}
+    moments = {name: (shape, cuts) for name, shape, cuts in followed("muon")}
     (query,), (output,) = (
-        [found[name] for name in found if name.endswith(f"self_attention/{kind}/0/mu")]
+        [moments[name] for name in moments if name.endswith(f"self_attention/{kind}/0/mu")]
         for kind in ("query", "output")
     )
     assert query == ((3, 128, 256), (None, "fsdp", "tensor"))
@@ -202,15 +202,15 @@ def test_moments_of_folded_matrices_are_sharded_as_their_factors_are():
 
 
 def test_factored_moments_are_sharded_as_the_dimensions_that_they_keep():
-    found = {
+    layout = {
         (kind, shape): cuts
         for name, shape, cuts in followed("adafactor")
         for kind in ("query", "output")
         if name.endswith((f"{kind}/0/v_row", f"{kind}/0/v_col"))
     }
     for kind in ("query", "output"):
-        assert found[kind, (3, 128)] == (None, "fsdp")
-        assert found[kind, (3, 256)] == (None, "tensor")
+        assert layout[kind, (3, 128)] == (None, "fsdp")
+        assert layout[kind, (3, 256)] == (None, "tensor")
 
 
 def test_without_a_mesh_or_on_one_device_nothing_is_constrained():
