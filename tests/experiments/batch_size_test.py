@@ -46,8 +46,8 @@ def test_a_verdict_is_undecided_within_two_errors_beyond_the_line():
 def test_a_critical_batch_takes_a_fifth_more_tokens_than_the_best():
     # tokens = 100 (1 + batch / 80): those of 16 are 1.2 times those of 0, and 1.2 / 1.05 of 4.
     sizes = [2.0**n for n in range(-4, 9)]
-    found = report.critical_batch({size: 100 * (1 + size / 80) for size in sizes})
-    assert found == pytest.approx(80 * (1.2 * (1 + sizes[0] / 80) - 1), rel=0.05)
+    batch = report.critical_batch({size: 100 * (1 + size / 80) for size in sizes})
+    assert batch == pytest.approx(80 * (1.2 * (1 + sizes[0] / 80) - 1), rel=0.05)
     assert math.isnan(report.critical_batch({4: 100, 16: 110}))
     assert report.critical_batch({4: 100, 16: 110, 64: math.inf}) == 16
     assert report.critical_batch({4: 150, 16: 100, 64: 120.0001}) == pytest.approx(64, rel=1e-3)
@@ -66,8 +66,8 @@ def losses(**means):
     """Of arms by size, with a deviation of 0.001."""
     return {
         (arm, batch): [mean - 0.001, mean + 0.001]
-        for arm, own in means.items()
-        for batch, mean in own.items()
+        for arm, by_batch in means.items()
+        for batch, mean in by_batch.items()
     }
 
 

@@ -59,9 +59,9 @@ def test_a_file_elsewhere_is_an_entry_with_fresh_seeds(write):
 
 
 def test_an_entry_may_bring_its_own_row(write):
-    own = "import optax\nfrom transformer_jax.training.update_rules import Optimizer\n"
-    own += 'OPTIMIZERS = {"plain_descent": Optimizer(lambda s, r: optax.identity(), reads=())}\n'
-    file = write(ENTRY.replace("lion", "plain_descent") + own)
+    row = "import optax\nfrom transformer_jax.training.update_rules import Optimizer\n"
+    row += 'OPTIMIZERS = {"plain_descent": Optimizer(lambda s, r: optax.identity(), reads=())}\n'
+    file = write(ENTRY.replace("lion", "plain_descent") + row)
     _, runs = sweep.entered(file, quick=False)
     assert runs[0].resolved.optimizer.name == "plain_descent"
 

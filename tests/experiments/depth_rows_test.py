@@ -22,7 +22,7 @@ def test_a_layer_that_is_left_out_is_one_whose_branches_end_in_zeros(tmp_path):
     look = jax.jit(lambda params: layers.look(run, params, batch))
     mean_loss = jax.jit(lambda params: lab.mean_loss(run, run.model, params, batch))
     losses_without = jax.jit(lambda params: layers.losses_without(run, params, batch))
-    seen, drops = jax.device_get((look(params), losses_without(params)))
+    readings, drops = jax.device_get((look(params), losses_without(params)))
     whole = mean_loss(params)
     decoder = params["decoder"]
     ends = [("self_attention", "output"), ("feed_forward", "down")]
@@ -38,16 +38,16 @@ def test_a_layer_that_is_left_out_is_one_whose_branches_end_in_zeros(tmp_path):
         changed = params | {"decoder": changed}
         without = mean_loss(changed)
         assert drops[layer] == pytest.approx(float(without - whole), abs=1e-6)
-        own = jax.device_get(look(changed))
-        assert own["branch"][layer] == 0 < seen["branch"][layer]
-        assert own["angle"][layer] < 1e-3 < seen["angle"][layer]
+        others = jax.device_get(look(changed))
+        assert others["branch"][layer] == 0 < readings["branch"][layer]
+        assert others["angle"][layer] < 1e-3 < readings["angle"][layer]
 
 
 def losses(**means):
     return {arm: [mean - 0.001, mean, mean + 0.001] for arm, mean in means.items()}
 
 
-def seen(power, drop):
+def rows(power, drop):
     return [
         {"seed": seed, "layer": n, "stream": n**power, "drop": drop}
         for seed in (1, 2)
@@ -56,9 +56,9 @@ def seen(power, drop):
 
 
 def test_lines_on_depth():
-    layers = {"pre_ln": seen(1.0, 0.01), "ln_scaling": seen(0.5, 0.03)}
-    found = losses(pre_ln=2.0, ln_scaling=1.95, dyt=2.0, derf=1.9, x0=1.97, post_ln=3.0)
-    text, numbers = report._deep(found, layers)
+    layers = {"pre_ln": rows(1.0, 0.01), "ln_scaling": rows(0.5, 0.03)}
+    arms = losses(pre_ln=2.0, ln_scaling=1.95, dyt=2.0, derf=1.9, x0=1.97, post_ln=3.0)
+    text, numbers = report._deep(arms, layers)
     assert (
         text.count("**held**") == 4
         and "Derf is not ahead of its norm twin*: **contradicted" in text
@@ -66,11 +66,11 @@ def test_lines_on_depth():
     assert numbers["ln_scaling/slope"] == pytest.approx(0.5)
     assert numbers["ln_scaling/last_third"] == pytest.approx(0.03)
     same = {"pre_ln": layers["pre_ln"], "ln_scaling": layers["pre_ln"]}
-    text, _ = report._deep(found | losses(ln_scaling=2.0), same)
+    text, _ = report._deep(arms | losses(ln_scaling=2.0), same)
     assert text.count("**contradicted**") == 4
     missing, _ = report._deep(losses(pre_ln=2.0), {})
     assert missing.count("**undecided**") == 3 and "contradicted" not in missing
-    diverged = found | {"ln_scaling": [np.nan] * 3}
+    diverged = arms | {"ln_scaling": [np.nan] * 3}
     assert "LN scaling is better at 24 layers*: **undecided" in report._deep(diverged, layers)[0]
 
 

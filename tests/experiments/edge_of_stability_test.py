@@ -50,11 +50,11 @@ def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(
     trainings, read = compiled
     whole = next(trainings.batches(measure.SEED))
     on, expected = place(trainings.run.mesh, whole), {}
-    for made in trainings.steps(RATE, measure.SEED, measure._parts(whole, PART)):
-        drawn = np.asarray(made.batch["targets"])
-        assert len(drawn) == PART and set(map(tuple, drawn)) <= set(map(tuple, whole["targets"]))
-        if made.step in (2, 4):
-            expected[made.step] = {"loss": made.metrics["loss"], **read(made.state, on)}
+    for point in trainings.steps(RATE, measure.SEED, measure._parts(whole, PART)):
+        words = np.asarray(point.batch["targets"])
+        assert len(words) == PART and set(map(tuple, words)) <= set(map(tuple, whole["targets"]))
+        if point.step in (2, 4):
+            expected[point.step] = {"loss": point.metrics["loss"], **read(point.state, on)}
     rows = measure.measure(config, tmp_path, learning_rate=RATE, rows=PART, every=EVERY)
     assert [row["step"] for row in rows] == [2, 4]
     for row in rows:
@@ -102,13 +102,13 @@ def _cells(*trainings):
 
 
 def test_a_plateau_that_does_not_move_with_beta1_refutes():
-    held = _training(0.0, [2.0] * 8)
-    assert _cells(held, _training(0.9, [2.1] * 8)) == [report.AT, report.UNMOVED]
+    plateau = _training(0.0, [2.0] * 8)
+    assert _cells(plateau, _training(0.9, [2.1] * 8)) == [report.AT, report.UNMOVED]
     # On its way from one threshold to the other it is only slow.
-    assert _cells(held, _training(0.9, [9.0] * 8)) == [report.AT, report.BELOW]
+    assert _cells(plateau, _training(0.9, [9.0] * 8)) == [report.AT, report.BELOW]
     # Without a plateau at beta1 = 0, or at another rate, there is nothing to compare to.
     assert _cells(_training(0.0, [1.0] * 8), _training(0.9, [1.0] * 8)) == [report.BELOW] * 2
-    assert _cells(held, _training(0.9, [2.0] * 8, rate=3e-3)) == [report.AT, report.BELOW]
+    assert _cells(plateau, _training(0.9, [2.0] * 8, rate=3e-3)) == [report.AT, report.BELOW]
 
 
 @pytest.mark.parametrize(

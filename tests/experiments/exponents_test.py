@@ -21,8 +21,8 @@ def chinchilla(alpha=ALPHA, beta=BETA, sizes=7):
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.34, 0.28), (0.3, 0.3), (0.4, 0.3)])
 def test_the_best_size_grows_with_the_budget_as_the_two_exponents_say(alpha, beta):
-    found = fits.exponent(chinchilla(alpha, beta))
-    assert found == pytest.approx(beta / (alpha + beta), abs=0.02)
+    exponent = fits.exponent(chinchilla(alpha, beta))
+    assert exponent == pytest.approx(beta / (alpha + beta), abs=0.02)
 
 
 def test_a_best_size_is_that_of_the_formula_and_budgets_without_four_sizes_are_left_out():
@@ -70,13 +70,13 @@ def test_an_interval_holds_the_slope_that_the_losses_have():
     cells = {2**k: 2.0 ** (-0.3 * k) * np.exp(rng.normal(0, 0.02, 2)) for k in range(10, 16)}
 
     def power(means):
-        ((own),) = means.values()
-        return -float(np.polyfit(np.log([*own]), np.log([*own.values()]), 1)[0])
+        ((losses),) = means.values()
+        return -float(np.polyfit(np.log([*losses]), np.log([*losses.values()]), 1)[0])
 
-    found = report.drawn(power, {("a",): cells})
+    interval = report.drawn(power, {("a",): cells})
     expected = 0.02 / math.sqrt(2) / (math.log(2) * math.sqrt(17.5))  # of least squares
-    assert found.low < 0.3 < found.high
-    assert (found.high - found.low) / 3.92 == pytest.approx(expected, rel=0.5)
+    assert interval.low < 0.3 < interval.high
+    assert (interval.high - interval.low) / 3.92 == pytest.approx(expected, rel=0.5)
     assert math.isnan(report.drawn(power, {("a",): {n: x[:1] for n, x in cells.items()}}).low)
 
 

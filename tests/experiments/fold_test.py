@@ -59,8 +59,8 @@ def test_folding_changes_no_output(name):
     params = trained(config)
     folded_config, folded = fold(config, params)
     expected = reference.forward(params, batch, config)
-    found = reference.forward(folded, batch, folded_config)
-    for a, b in zip(expected, found, strict=True):
+    outputs = reference.forward(folded, batch, folded_config)
+    for a, b in zip(expected, outputs, strict=True):
         assert np.abs(np.asarray(a) - np.asarray(b)).max() < 1e-5 * np.abs(a).max()
     for stack in ("encoder", "decoder"):
         before = getattr(config, f"{stack}_residual")

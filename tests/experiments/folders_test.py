@@ -46,10 +46,10 @@ def test_its_readme_has_all_sections_and_a_place_for_each_report(folder):
     assert re.search(r"written\s+before", text, re.IGNORECASE), (
         "was a line written before the runs?"
     )
-    shown = text[text.index("## Results") : text.index("## Conclusion")]
+    section = text[text.index("## Results") : text.index("## Conclusion")]
     for name in part(folder, "sweep").SWEEPS:
         results.check_markers(folder / "README.md", name)
-        assert results.markers(name)[0] in shown
+        assert results.markers(name)[0] in section
 
 
 def test_its_results_are_those_that_its_readme_shows(folder):
@@ -79,19 +79,19 @@ def test_its_runs_can_be_run(folder, tmp_path):
     runs are planned that hold a pair of settings which none before has."""
     met: set[Any] = set()
     for name, runs in _sweeps(folder).items():
-        chosen = []
+        subset = []
         for each in runs:
-            if not chosen or not _said(each) <= met:
-                chosen.append(each)
+            if not subset or not _said(each) <= met:
+                subset.append(each)
                 met |= _said(each)
-        jobs = plan(chosen, folder, tmp_path)
-        assert sum(len(job.runs) for job in jobs) == len(chosen), name
+        jobs = plan(subset, folder, tmp_path)
+        assert sum(len(job.runs) for job in jobs) == len(subset), name
 
 
 def _said(each: Run) -> set[Any]:
     """What a sweep says of a run: settings, and pairs of those that change more than numbers."""
-    own = {"config": each.config, "train": each.train, **each.overrides, **(each.measure or {})}
-    settings = [(key, str(value)) for key, value in sorted(own.items())]
+    changes = {"config": each.config, "train": each.train, **each.overrides, **(each.measure or {})}
+    settings = [(key, str(value)) for key, value in sorted(changes.items())]
     paired = [pair for pair in settings if not f"{pair[0]}:".startswith(_NUMBERS)]
     return {*settings, *itertools.combinations(paired, 2)}
 
@@ -111,10 +111,10 @@ def test_a_step_with_each_setting_can_be_traced(folder):
     """Without data and without compiling: shapes alone. Each setting of each kind of model once,
     in as few runs as hold them all: those with the most that are new come first."""
     runs = [each for each in itertools.chain(*_sweeps(folder).values()) if each.train]
-    left = {_settings(each): each for each in runs}
-    while left:
-        most = max(left, key=lambda own: len(own - _traced))
-        each = left.pop(most)
+    queue = {_settings(each): each for each in runs}
+    while queue:
+        most = max(queue, key=lambda settings: len(settings - _traced))
+        each = queue.pop(most)
         if most <= _traced:
             break
         _traced.update(most)

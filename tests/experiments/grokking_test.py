@@ -42,35 +42,35 @@ def test_readings_are_accuracies_of_the_written_pairs(tmp_path, monkeypatch):
         {"data.cache_dir": str(tmp_path), "train.steps": 6, "data.batch_size": 32,
          "optimizer.weight_decay": 0.0},
     )  # fmt: skip
-    kept = []
+    snapshots = []
 
-    class Kept(Trainings):
-        def steps(self, *given):
-            for made in super().steps(*given):
-                if made.step == 6:
-                    kept.append((self.run, made.state.params))
-                yield made
+    class Recorder(Trainings):
+        def steps(self, *args):
+            for point in super().steps(*args):
+                if point.step == 6:
+                    snapshots.append((self.run, point.state.params))
+                yield point
 
-    monkeypatch.setattr(measure, "Trainings", Kept)
-    asked = {"modulus": MODULUS, "share": SHARE, "rate": 3e-3, "seeds": [0], "read_every": 3}
-    *_, before, last, training = measure.measure(config, tmp_path, **asked)
+    monkeypatch.setattr(measure, "Trainings", Recorder)
+    arguments = {"modulus": MODULUS, "share": SHARE, "rate": 3e-3, "seeds": [0], "read_every": 3}
+    *_, before, last, training = measure.measure(config, tmp_path, **arguments)
     assert (before["step"], last["step"]) == (3, 6) and last["train"] > before["train"]
     assert training["fits_at"] is training["generalises_at"] is None
-    (trained_run, params), pairs = kept[0], measure.split(MODULUS, SHARE)
+    (trained_run, params), pairs = snapshots[0], measure.split(MODULUS, SHARE)
     trained = trained_run.trained(params)
     right = {}
     for name, side in zip(("train", "test"), pairs, strict=True):
         predicted = trained_run.task.results(trained, [f"a{a} b{b}" for a, b in side.tolist()])
         sums = (np.sum(side, axis=1) % MODULUS).tolist()
-        right[name] = [int(own) == c for (own,), c in zip(predicted, sums, strict=True)]
+        right[name] = [int(word) == c for (word,), c in zip(predicted, sums, strict=True)]
         assert last[name] == pytest.approx(np.mean(right[name]))
-    known = [right for right, own in zip(right["test"], pairs.commuted, strict=True) if own]
+    known = [right for right, twin in zip(right["test"], pairs.commuted, strict=True) if twin]
     assert last["commuted"] == pytest.approx(np.mean(known))
 
 
-def training(seed, fits, generalises, **own):
+def training(seed, fits, generalises, **changes):
     row = {"seed": seed, "fits_at": fits, "generalises_at": generalises, "step": 6000}
-    return row | {"train": 1.0, "test": 1.0, "commuted": 1.0, "others": 1.0} | own
+    return row | {"train": 1.0, "test": 1.0, "commuted": 1.0, "others": 1.0} | changes
 
 
 def arm(fits, generalises):

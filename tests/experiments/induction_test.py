@@ -40,8 +40,8 @@ def test_repeats_take_two_layers(layers, tmp_path):
     """One finds which words a row has, two which of them comes next (Olsson et al. 2022)."""
     arm = next(run for run in sweep.SWEEPS["depth"](False) if run.labels["arm"] == layers)
     small = {"model.d_model": 32, "model.d_ff": 64, "model.num_heads": 2}
-    own = {"train.steps": 400, "data.cache_dir": str(tmp_path)}
-    run = build(load(str(ROOT / arm.config), {**arm.overrides, **small, **own}))
+    changes = {"train.steps": 400, "data.cache_dir": str(tmp_path)}
+    run = build(load(str(ROOT / arm.config), {**arm.overrides, **small, **changes}))
     *_, last = Trainings(run).steps(8e-3, seed=0)
     batch = place(run.mesh, run.data.split("validation").batches[0][0])
     losses = of_tokens(run.outputs(last.state.params, batch, None, ())[0], batch, run.loss)
@@ -49,11 +49,11 @@ def test_repeats_take_two_layers(layers, tmp_path):
     assert progress > 0.8 if layers == 2 else progress < 0
 
 
-def training(arm, seed, at, rate=2e-3, **own):
+def training(arm, seed, at, rate=2e-3, **changes):
     solved = dict(at_25=at and at - 20, at_50=at, at_75=at and at + 20, prefix_at=at)
     ends = dict(progress=0.95 if at else 0.0, prefix=0.9 if at else 0.1, previous=0.7)
     row = dict(arm=arm, seed=seed, learning_rate=rate, previous_at=at, branch_at=0, step=600)
-    return row | solved | ends | (dict(without=0.05, control=0.9) if at else {}) | own
+    return row | solved | ends | (dict(without=0.05, control=0.9) if at else {}) | changes
 
 
 def test_verdicts_follow_the_lines_of_the_protocol():

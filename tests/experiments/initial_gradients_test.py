@@ -54,12 +54,12 @@ def test_a_slope_is_held_against_what_is_foretold(exponent, noise, said, tmp_pat
         for draw in range(4)
         for n in (6, 12, 24)
     ]
-    found = report.slope(rows, "down")
-    assert abs(found.value - exponent) < found.half_width
+    slope = report.slope(rows, "down")
+    assert abs(slope.value - exponent) < slope.half_width
     assert report.slope(rows, "up").value == pytest.approx(0)
-    assert report.verdict(found, -0.5) == said
+    assert report.verdict(slope, -0.5) == said
     labels = {"architecture": "decoder_only", "scheme": "pre_ln"}
     runs = [finished(labels, rows), finished(labels | {"architecture": "encoder_only"}, rows)]
     assert f"| {said} |" in report.report(runs, tmp_path)
     numbers = report.results.read_json(tmp_path / "summary.json")
-    assert numbers["slope/decoder_only/pre_ln/down"] == pytest.approx(found.value, rel=1e-4)
+    assert numbers["slope/decoder_only/pre_ln/down"] == pytest.approx(slope.value, rel=1e-4)

@@ -23,11 +23,11 @@ MODELS = [(3, 32), (6, 64), (6, 128)]
 def _trainings(model, seed, losses, logits=None, **labels):
     """A row for each learning rate of {rate: loss}, with logits {rate: in warm-up}."""
     layers, width = model
-    own = {"layers": layers, "width": width, "model": shown.model(layers, width), "qk_norm": False}
-    rows = trainings([losses], **own | {"seed": seed} | labels)
-    seen = logits or dict.fromkeys(losses)
+    base = {"layers": layers, "width": width, "model": shown.model(layers, width), "qk_norm": False}
+    rows = trainings([losses], **base | {"seed": seed} | labels)
+    by_rate = logits or dict.fromkeys(losses)
     for row in rows:
-        row["warm_up/largest_logit"] = seen[row["learning_rate"]]
+        row["warm_up/largest_logit"] = by_rate[row["learning_rate"]]
     return rows
 
 
@@ -133,20 +133,20 @@ def _both_arms(seeds):
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_the_ladder_names_the_rates_that_blind_trains(tmp_path, monkeypatch, seeds, undrawn):
     text = report.report(_runs("sizes", _both_arms(seeds)), tmp_path)
-    found = _numbers(tmp_path)
+    numbers = _numbers(tmp_path)
     by_law = [rate for rate in sweep.RATES if _power_law(sweep.BLIND, rate) > 100]
-    assert found["prediction/first_failing"] == by_law[0]
+    assert numbers["prediction/first_failing"] == by_law[0]
     before = sweep.RATES[sweep.RATES.index(by_law[0]) - 1]
-    assert found["prediction/rates"] == [before, by_law[0]]
+    assert numbers["prediction/rates"] == [before, by_law[0]]
     assert f"predicted to be: {by_law[0]:g}" in text
     monkeypatch.setattr(sweep, "SUMMARY", tmp_path / "summary.json")
     (run,) = sweep.blind(False)
     assert run.measure is not None and run.measure["learning_rates"] == [before, by_law[0]]
     assert (run.labels["layers"], run.labels["width"]) == sweep.BLIND
     # All that diverge without QK-norm cost S; with it all rates are alike.
-    assert found["S_difference/6L/d128"] > 0 and found["S/6L/d128/with"] == 0
-    assert found["first_failing_difference/6L/d128"] < 0
-    assert found["first_failing/3L/d32/with"] is None
+    assert numbers["S_difference/6L/d128"] > 0 and numbers["S/6L/d128/with"] == 0
+    assert numbers["first_failing_difference/6L/d128"] < 0
+    assert numbers["first_failing/3L/d32/with"] is None
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,12 @@ def _arms(column, losses_of):
 def test_losses_are_compared_with_the_least_value(tmp_path, part, base, other, undrawn):
     rows = _arms(part, {base: [2.0, 2.2], other: [3.0, None]})
     text = report.report(_runs(part, rows), tmp_path)
-    found, name = _numbers(tmp_path), f"difference/loss/{part}/{other:g}/0.1"
+    numbers, name = _numbers(tmp_path), f"difference/loss/{part}/{other:g}/0.1"
     # What diverged counts as the loss before training.
-    assert found[name] == pytest.approx((3.0 + INITIAL) / 2 - 2.1)
+    assert numbers[name] == pytest.approx((3.0 + INITIAL) / 2 - 2.1)
     deviation = math.sqrt((2 * 0.1**2 + (INITIAL - 3) ** 2 / 2) / 2)
-    assert found[f"{name}/error"] == pytest.approx(deviation, rel=1e-4)
-    assert not found[f"{name}/counts"] and "1 of 2" in text
+    assert numbers[f"{name}/error"] == pytest.approx(deviation, rel=1e-4)
+    assert not numbers[f"{name}/counts"] and "1 of 2" in text
     assert f"{part}.svg" in text
 
 
@@ -191,8 +191,8 @@ STEPS, RATE, SEED = 10, 0.01, 1
 
 
 def _config(folder, **changes):
-    own = {"model.bias": False, "model.num_layers": 2, "optimizer.warmup_steps": 5}
-    return tiny.config(folder, STEPS, own | changes)
+    defaults = {"model.bias": False, "model.num_layers": 2, "optimizer.warmup_steps": 5}
+    return tiny.config(folder, STEPS, defaults | changes)
 
 
 @pytest.fixture(scope="module")
@@ -222,10 +222,10 @@ def test_warm_up_is_seen_after_four_tenths_of_it(trained):
     params, batch = _at(trainings, step=2)
     observe = jax.jit(functools.partial(observed.observe, trainings.run.model))
     outputs, stacks = observe(params, batch)
-    seen, kind = stacks["decoder"], "self_attention"
+    stack, kind = stacks["decoder"], "self_attention"
     largest, of_query, of_key = (
         np.asarray(values[kind])[0]
-        for values in (seen.largest_logit, seen.query_norm, seen.key_norm)
+        for values in (stack.largest_logit, stack.query_norm, stack.key_norm)
     )
     expected = {
         "largest_logit": largest.max(),
@@ -262,8 +262,8 @@ def test_gradients_are_those_that_adam_sees(trained):
 @pytest.mark.long
 def test_kappa_sets_the_norms_of_queries_and_keys_for_good(tmp_path):
     # Weights that decayed would come near the norms' epsilon.
-    own = {"model.qk_norm": True, "optimizer.weight_decay": 0.0}
-    config = _config(tmp_path, **own, **sweep.FROZEN)
+    changes = {"model.qk_norm": True, "optimizer.weight_decay": 0.0}
+    config = _config(tmp_path, **changes, **sweep.FROZEN)
     kappa, head_dim = 9.0, 16
     (row,) = measure.measure(config, tmp_path, learning_rates=[RATE], seed=SEED, gain=kappa**0.5)
     for moment in ("warm_up", "end"):
@@ -276,7 +276,7 @@ def test_kappa_sets_the_norms_of_queries_and_keys_for_good(tmp_path):
 
 def _at(trainings, step):
     """Copies of the parameters after a step, and its batch."""
-    for made in trainings.steps(RATE, SEED):
-        if made.step == step:
-            return jax.tree.map(jnp.copy, made.state.params), jax.tree.map(np.asarray, made.batch)
+    for point in trainings.steps(RATE, SEED):
+        if point.step == step:
+            return jax.tree.map(jnp.copy, point.state.params), jax.tree.map(np.asarray, point.batch)
     raise AssertionError(f"no step {step}")

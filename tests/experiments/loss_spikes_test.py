@@ -73,10 +73,10 @@ def test_a_row_for_each_seed_and_step(config, rows):
 
 @pytest.mark.long
 def test_training_is_the_ordinary_one_until_the_odd_batch(shared, rows):
-    plain = [float(made.metrics["loss"]) for made in shared.steps(RATE, 0) if made.step]
-    found = [row["loss"] for row in rows if row["seed"] == 0]
-    np.testing.assert_allclose(found[: ODD - 1], plain[: ODD - 1], rtol=1e-5)
-    assert abs(found[ODD - 1] - plain[ODD - 1]) > 0.01
+    plain = [float(point.metrics["loss"]) for point in shared.steps(RATE, 0) if point.step]
+    losses = [row["loss"] for row in rows if row["seed"] == 0]
+    np.testing.assert_allclose(losses[: ODD - 1], plain[: ODD - 1], rtol=1e-5)
+    assert abs(losses[ODD - 1] - plain[ODD - 1]) > 0.01
 
 
 @pytest.mark.long
@@ -91,10 +91,10 @@ def test_the_odd_batch_holds_rare_tokens_alone():
     common = rng.integers(10, 13, (5, 40, 50))
     common[:, 0, :1] = 20  # one of 2,000
     batches = [{"targets": each, "more": np.ones(1)} for each in common]
-    found = list(measure.with_rare_batch(batches, 4, seed=1))
-    assert [a is b for a, b in zip(found, batches, strict=True)] == [True] * 3 + [False, True]
-    assert (found[3]["targets"] == 20).all() and found[3]["targets"].shape == (40, 50)
-    assert found[3]["more"] is batches[3]["more"]
+    stream = list(measure.with_rare_batch(batches, 4, seed=1))
+    assert [a is b for a, b in zip(stream, batches, strict=True)] == [True] * 3 + [False, True]
+    assert (stream[3]["targets"] == 20).all() and stream[3]["targets"].shape == (40, 50)
+    assert stream[3]["more"] is batches[3]["more"]
     with pytest.raises(ValueError, match="before step injected=1 every token"):
         next(measure.with_rare_batch(batches, 1, seed=1))
 
@@ -126,11 +126,11 @@ def test_ratios_are_what_stable_adamw_divides_by():
             updates, state = update(gradient, state)
         divided[name] = measure.named(updates)
     moments = before.mu, state.mu, state.nu  # Adam's
-    found = measure.ratios(*moments, len(gradients), ROLES, **MOMENTS)
-    assert found["stack/kernel"].argmax() == 1
-    for name, own in found.items():
+    ratios = measure.ratios(*moments, len(gradients), ROLES, **MOMENTS)
+    assert ratios["stack/kernel"].argmax() == 1
+    for name, ratio in ratios.items():
         whole, clipped = (divided[each][name] for each in ("adam", "stable_adamw"))
-        factors = np.maximum(own, 1).reshape(-1, *[1] * (whole.ndim - 1))
+        factors = np.maximum(ratio, 1).reshape(-1, *[1] * (whole.ndim - 1))
         np.testing.assert_allclose(whole, clipped * factors, rtol=1e-3, atol=1e-6)
 
 
@@ -152,9 +152,9 @@ def test_neither_descent_nor_odd_batch_is_a_spike():
     losses = _noise()
     losses[: START - 1] += 3
     losses[INJECTED - 1] = 9
-    found = series.scores(_series(losses))
-    assert found["jumps_before"] == found["jumps_after"] == 0
-    assert found["above_before"] < 1 and found["above_after"] < 1
+    scores = series.scores(_series(losses))
+    assert scores["jumps_before"] == scores["jumps_after"] == 0
+    assert scores["above_before"] < 1 and scores["above_after"] < 1
 
 
 @pytest.mark.parametrize("at, piece", [(600, "before"), (INJECTED, "after"), (1_700, "after")])
@@ -162,25 +162,25 @@ def test_a_jump_counts_in_its_own_piece(at, piece):
     losses = _noise()
     calm = series.scores(_series(losses))
     losses[at] += 1
-    found = series.scores(_series(losses))
+    scores = series.scores(_series(losses))
     judged = {"before": INJECTED - 1 - START, "after": ALL - INJECTED}
     for name in judged:
         more = 100 / judged[name] if name == piece else 0.0
-        assert found[f"above_{name}"] - calm[f"above_{name}"] == pytest.approx(more)
-        assert (found[f"jumps_{name}"] > 0) == (name == piece)
-    assert found["below_before"] == calm["below_before"]
+        assert scores[f"above_{name}"] - calm[f"above_{name}"] == pytest.approx(more)
+        assert (scores[f"jumps_{name}"] > 0) == (name == piece)
+    assert scores["below_before"] == calm["below_before"]
 
 
 def test_all_that_a_divergence_cuts_off_counts():
     losses = _noise(deviation=0.01)
     losses[1_500:] = np.nan
-    found = series.scores(_series(losses))
-    assert found["above_before"] == 0
-    assert found["above_after"] == pytest.approx(50) == found["jumps_after"]
+    scores = series.scores(_series(losses))
+    assert scores["above_before"] == 0
+    assert scores["above_after"] == pytest.approx(50) == scores["jumps_after"]
     losses[600:] = np.nan
-    found = series.scores(_series(losses))
-    assert found["above_before"] == pytest.approx(100 * 399 / 749)
-    assert found["above_after"] is found["jumps_after"] is found["below_after"] is None
+    scores = series.scores(_series(losses))
+    assert scores["above_before"] == pytest.approx(100 * 399 / 749)
+    assert scores["above_after"] is scores["jumps_after"] is scores["below_after"] is None
     assert series.harm(_series(losses)) is series.recovery(_series(losses)) is None
 
 
@@ -210,10 +210,10 @@ def test_a_lead_is_of_1_to_8_steps(before, led):
     places = np.array([100, 230, 390, 500, 640])
     ratios = np.ones(800)
     ratios[places - before] = 3.0
-    found = series.lead(_spiky(places), ratios)
-    assert (found.spikes, found.led) == (5, led)
+    lead = series.lead(_spiky(places), ratios)
+    assert (lead.spikes, lead.led) == (5, led)
     # 40 of 800 steps have one in the 8 steps before them.
-    assert found.expected == pytest.approx(5 * 40 / 800)
+    assert lead.expected == pytest.approx(5 * 40 / 800)
 
 
 def test_chance_is_that_of_shifted_ratios():
@@ -223,9 +223,9 @@ def test_chance_is_that_of_shifted_ratios():
         rng = np.random.default_rng(seed)
         places = np.sort(rng.choice(50, 12, replace=False)) * 15 + 10
         ratios = np.where(rng.random(800) < 0.03, 3.0, 1.0)
-        found = series.lead(_spiky(places), ratios)
-        assert found.spikes == 12
-        z.append((found.led - found.expected) / math.sqrt(found.variance))
+        lead = series.lead(_spiky(places), ratios)
+        assert lead.spikes == 12
+        z.append((lead.led - lead.expected) / math.sqrt(lead.variance))
     assert abs(np.mean(z)) < 0.5 and 0.6 < np.std(z) < 1.5
 
 
@@ -235,9 +235,9 @@ def test_harm_is_over_the_level_before_and_recovery_when_the_running_median_is_b
     losses[INJECTED : INJECTED + lasts] += 0.4
     losses[INJECTED - 1] = 9
     assert series.harm(_series(losses)) == pytest.approx(0.4, abs=0.005)
-    found = series.recovery(_series(losses))
+    recovery = series.recovery(_series(losses))
     # At most half of the steps of the median are still above.
-    assert found is not None and lasts - series.MEDIAN // 2 <= found <= lasts
+    assert recovery is not None and lasts - series.MEDIAN // 2 <= recovery <= lasts
 
 
 # Reports -----------------------------------------------------------------------------------------
@@ -276,19 +276,19 @@ ENDS = [
 @pytest.mark.parametrize("ends", ENDS, ids=str)
 def test_a_report_of_trainings_of_which_some_diverge(ends, tmp_path, undrawn):
     runs = sweep.spikes(quick=True)
-    found = []
-    for run, own in zip(runs, ends, strict=True):
-        rows = [row for seed, until in enumerate(own) for row in _measured(run, seed, until)]
-        found.append(finished(run, rows))
+    finished_runs = []
+    for run, stops in zip(runs, ends, strict=True):
+        rows = [row for seed, until in enumerate(stops) for row in _measured(run, seed, until)]
+        finished_runs.append(finished(run, rows))
     out = tmp_path / "results"
     out.mkdir()
-    text = report.report(found, out)
-    for own in ends:
-        assert f"{sum(until > 400 for until in own)} of {len(own)}" in text
+    text = report.report(finished_runs, out)
+    for stops in ends:
+        assert f"{sum(until > 400 for until in stops)} of {len(stops)}" in text
     assert "nan" not in text and "None" not in text
     assert "has not measured which one is best" in text
     assert ("diverged" in text.split("### Differences")[1].split("###")[0]) == (
-        any(until < 200 + series.HARM for own in ends for until in own)
+        any(until < 200 + series.HARM for stops in ends for until in stops)
     )
     scores = (out / "scores.csv").read_text().splitlines()
     assert len(scores) == 1 + sum(map(len, ends))

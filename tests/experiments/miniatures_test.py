@@ -59,12 +59,12 @@ def test_no_row_is_cut():
 
 
 def test_a_scored_row_of_depo_has_all_names_and_every_hop_in_turn():
-    drawn = _drawn("depo", 400)
+    samples = _drawn("depo", 400)
     names, hops = SIZES["depo"]
-    assert {len({*words} & {*rows.NAMES}) for words in drawn} == {names}
-    asked = Counter(word for words in drawn for word in words if word.isdecimal())
-    assert sorted(asked) == [str(number) for number in range(1, hops + 1)]
-    assert min(asked.values()) > 0.9 * max(asked.values())
+    assert {len({*words} & {*rows.NAMES}) for words in samples} == {names}
+    counts = Counter(word for words in samples for word in words if word.isdecimal())
+    assert sorted(counts) == [str(number) for number in range(1, hops + 1)]
+    assert min(counts.values()) > 0.9 * max(counts.values())
     trained = {len({*words} & {*rows.NAMES}) for words in _drawn("depo", scored=False)}
     assert trained == {*range(3, names + 1)}
 
@@ -96,15 +96,15 @@ def test_every_order_of_a_recipe_is_accepted_and_nothing_else(seed):
 
 def _sentences(grammar):
     """Every sentence with its probability, by writing all of them out."""
-    found = {(0,): 1.0}
+    sentences = {(0,): 1.0}
     for level in grammar:
         grown: Counter = Counter()
-        for row, share in found.items():
+        for row, share in sentences.items():
             for rules in itertools.product(*(level[symbol] for symbol in row)):
                 words = tuple(itertools.chain.from_iterable(rules))
                 grown[words] += share / 2 ** len(row)
-        found = grown
-    return found
+        sentences = grown
+    return sentences
 
 
 def test_next_words_are_those_of_all_sentences():
@@ -113,29 +113,29 @@ def test_next_words_are_those_of_all_sentences():
     assert sum(shares.values()) == pytest.approx(1)
     length = max(map(len, shares))
     table = np.array([[*words, *[-1] * (length - len(words))] for words in shares])
-    found = solvers.next_words(grammar, table)
-    for words, own in zip(shares, found, strict=True):
+    predictions = solvers.next_words(grammar, table)
+    for words, prediction in zip(shares, predictions, strict=True):
         for at in range(len(words) + 1):
             expected = np.zeros(len(rows.LEAVES) + 1)
             for other, share in shares.items():
                 if other[:at] == words[:at]:
                     expected[other[at] if len(other) > at else -1] += share
-            np.testing.assert_allclose(own[at], expected, atol=1e-12)
+            np.testing.assert_allclose(prediction[at], expected, atol=1e-12)
 
 
 def test_a_beginning_has_the_probability_of_what_follows_it():
     """In the grammar of the sweep, whose sentences are too many to be written out."""
     (depth,) = SIZES["lano"]
-    drawn = [[int(word) - 1 for word in words] for words in _drawn("lano", 8)]
-    length = max(map(len, drawn))
-    found = solvers.next_words(
-        rows.grammar(depth), np.array([row + [-1] * (length - len(row)) for row in drawn])
+    sentences = [[int(word) - 1 for word in words] for words in _drawn("lano", 8)]
+    length = max(map(len, sentences))
+    predictions = solvers.next_words(
+        rows.grammar(depth), np.array([row + [-1] * (length - len(row)) for row in sentences])
     )
-    for row, own in zip(drawn, found, strict=True):
-        assert own[0].sum() == pytest.approx(1)
+    for row, prediction in zip(sentences, predictions, strict=True):
+        assert prediction[0].sum() == pytest.approx(1)
         for at, leaf in enumerate(row):
-            assert own[at + 1].sum() == pytest.approx(own[at, leaf])
-        assert own[len(row), -1] > 0
+            assert prediction[at + 1].sum() == pytest.approx(prediction[at, leaf])
+        assert prediction[len(row), -1] > 0
 
 
 # What is measured --------------------------------------------------------------------------------
@@ -145,19 +145,19 @@ def test_a_beginning_has_the_probability_of_what_follows_it():
 def run(request, tmp_path, forget) -> Run:
     """A small run of a task, Brevo where a test names none, with few rows of its data."""
     task = getattr(request, "param", "brevo")
-    (made,) = [each for each in sweep.sizes(True) if each.labels["task"] == task]
+    (arm,) = [each for each in sweep.sizes(True) if each.labels["task"] == task]
     text = (ROOT / "experiments/miniatures/rows.py").read_text()
     (tmp_path / "rows.py").write_text(text.replace("100_000", "300").replace("256", "16"))
-    own = {"data.cache_dir": str(tmp_path), "rows": str(tmp_path / "rows.py")}
+    paths = {"data.cache_dir": str(tmp_path), "rows": str(tmp_path / "rows.py")}
     tiny = {"model.num_layers": 1, "model.d_model": 16, "model.num_heads": 1, "model.d_ff": 16}
-    return build(load(str(ROOT / made.config), {**made.overrides, **own, **tiny}))
+    return build(load(str(ROOT / arm.config), {**arm.overrides, **paths, **tiny}))
 
 
 @pytest.mark.parametrize("run", sweep.TASKS, indirect=True)
 def test_a_model_that_knows_every_row_has_all_answers_right(run, monkeypatch):
     truth = measure._validation(run)["targets"]
-    told = [truth, (truth + 1) % run.data.vocab_size]
-    for words, accuracy in zip(told, (1, 0), strict=True):
+    answers = [truth, (truth + 1) % run.data.vocab_size]
+    for words, accuracy in zip(answers, (1, 0), strict=True):
         logits = 100 * jax.nn.one_hot(words, run.data.vocab_size)
         monkeypatch.setattr(Run, "outputs", lambda *_, logits=logits: (Outputs(logits), ()))
         _, score = measure._TASKS[run.data.settings.source.source](run)
@@ -169,31 +169,31 @@ def test_a_model_that_knows_every_row_has_all_answers_right(run, monkeypatch):
 def test_the_loss_is_that_of_answers(run):
     batch = measure._validation(run)
     words = measure._names(run)[np.asarray(batch["targets"])]
-    asked = np.zeros(words.shape, bool)
-    for row, own in zip(words, asked, strict=True):
+    mask = np.zeros(words.shape, bool)
+    for row, marks in zip(words, mask, strict=True):
         opens, end = ([*row].index(word) for word in ("=", ""))
-        own[opens + 1 : end + 1] = True
+        marks[opens + 1 : end + 1] = True
     params = run.new_state(batch).params
     outputs, _ = jax.jit(lambda params: run.outputs(params, batch, None, ()))(params)
     every = run.loss.function.each(outputs, batch)
     loss, weight, _ = measure.asking(run, measure.to_the_end).loss(outputs, batch)
-    assert weight == asked.sum()
-    np.testing.assert_allclose(loss, np.asarray(every)[asked].sum(), rtol=1e-5)
+    assert weight == mask.sum()
+    np.testing.assert_allclose(loss, np.asarray(every)[mask].sum(), rtol=1e-5)
 
 
 def test_a_model_writes_what_decoding_word_by_word_does(run):
     batch = measure._validation(run)
     params = run.new_state(batch).params
-    asked = measure.to_the_end(batch, measure._id(run, "="))
+    mask = measure.to_the_end(batch, measure._id(run, "="))
     opened = measure.opened(batch)
     outputs = jax.jit(lambda targets: run.outputs(params, opened | {"targets": targets}, None, ()))
     expected = np.array(batch["targets"])
-    for at in np.flatnonzero(np.any(asked, axis=0)):
+    for at in np.flatnonzero(np.any(mask, axis=0)):
         best = np.argmax(outputs(expected)[0].arrays()[:, at], axis=-1)
-        expected[:, at] = np.where(asked[:, at], best, expected[:, at])
-    passes = int(np.max(np.sum(asked, axis=1)))
-    found = measure.written(run, passes, params, opened, asked)
-    np.testing.assert_array_equal(found, expected)
+        expected[:, at] = np.where(mask[:, at], best, expected[:, at])
+    passes = int(np.max(np.sum(mask, axis=1)))
+    tokens = measure.written(run, passes, params, opened, mask)
+    np.testing.assert_array_equal(tokens, expected)
 
 
 # The report --------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_lines_of_schemes():
 def test_a_report_of_one_seed_is_undecided(tmp_path, undrawn):
     measured = _readings(0.6, seeds=1)
     for name, runs in {name: make(True) for name, make in sweep.SWEEPS.items()}.items():
-        own = [row | {"of": of} for row in measured for of in ("all", "1", "2")]
-        text = report.report([finished(each, own) for each in runs], tmp_path)
+        readings = [row | {"of": of} for row in measured for of in ("all", "1", "2")]
+        text = report.report([finished(each, readings) for each in runs], tmp_path)
         assert "1 of 1 (0.21 to 1.00)" in text
         assert "**held" not in text and "**contradicted" not in text, name

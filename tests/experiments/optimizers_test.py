@@ -19,12 +19,12 @@ def test_steps_to_a_loss_lie_on_a_line_of_logarithms_and_end_with_the_curve():
 def test_an_error_of_the_bootstrap_is_that_of_a_difference_of_means():
     rng = np.random.default_rng(0)
     losses = {(name, 1, "yes"): rng.normal(0, 1, (8, 2)) for name in "ab"}
-    found = report.bootstrap(
+    estimate = report.bootstrap(
         lambda means: means["a", 1, "yes"][1] - means["b", 1, "yes"][1], losses
     )
-    own = [values[:, 1] for values in losses.values()]
-    assert found.value == pytest.approx(own[0].mean() - own[1].mean())
-    assert found.error == pytest.approx(math.sqrt(sum(x.var(ddof=1) / 8 for x in own)), rel=0.1)
+    arms = [values[:, 1] for values in losses.values()]
+    assert estimate.value == pytest.approx(arms[0].mean() - arms[1].mean())
+    assert estimate.error == pytest.approx(math.sqrt(sum(x.var(ddof=1) / 8 for x in arms)), rel=0.1)
     one = {key: values[:1] for key, values in losses.items()}
     assert math.isnan(report.bootstrap(lambda means: 1.0, one).error)
 
@@ -63,7 +63,7 @@ def test_verdicts_follow_the_lines_of_the_protocol(monkeypatch):
     text, _ = lines(losses(faster, untuned=1.0))
     assert text.count("**contradicted**") == 4
     # What is beyond AdamW's curve is a bound, which refutes nothing.
-    short = {key: own for key, own in losses(faster, untuned=1.0).items() if key[1] == 500}
+    short = {key: array for key, array in losses(faster, untuned=1.0).items() if key[1] == 500}
     assert lines(short)[0].startswith("*The best optimizer is faster*: **undecided**")
     few = {name: faster[name] for name in ("adamw", "muon")}
     assert "median*: **undecided**" in lines(losses(few))[0]

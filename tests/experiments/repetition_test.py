@@ -27,20 +27,20 @@ def test_an_epoch_has_every_row_once_in_an_order_of_its_own():
 @pytest.mark.long
 def test_its_trainings_read_the_first_rows_alone_and_end_as_one_by_hand_does(tmp_path):
     config = tiny.config(tmp_path, 12, {"optimizer.name": "adamw"})
-    asked = {"batches": 4, "decays": [0.1, 1.0], "standard": 0.1, "seeds": 1, "fresh": 1}
-    rows = measure.measure(config, tmp_path, rate=0.02, readings=3, **asked)
+    arguments = {"batches": 4, "decays": [0.1, 1.0], "standard": 0.1, "seeds": 1, "fresh": 1}
+    rows = measure.measure(config, tmp_path, rate=0.02, readings=3, **arguments)
     grid = {row["decay"]: row for row in rows if row["kind"] == "grid"}
     assert grid.keys() == {0.1, 1.0} and grid[1.0]["norm"] < grid[0.1]["norm"]
     assert [row["step"] for row in rows if row["kind"] == "reading"][:3] == [4, 8, 12]
-    own = tiny.config(tmp_path, 12, {"optimizer.name": "adamw", "optimizer.weight_decay": 1.0})
-    trainings = Trainings(build(own))
+    other = tiny.config(tmp_path, 12, {"optimizer.name": "adamw", "optimizer.weight_decay": 1.0})
+    trainings = Trainings(build(other))
     read = lab.joined([batch for batch, _ in zip(trainings.batches(0), range(4), strict=False)])
     losses = []
-    for made in trainings.steps(0.02, 0, lab.epochs(read, 8, 0)):
-        if made.step > 8:
-            losses.append(float(made.metrics["loss"]))
-        if made.step == 12:
-            assert grid[1.0]["loss"] == trainings.validation_loss(made.state.params)
+    for point in trainings.steps(0.02, 0, lab.epochs(read, 8, 0)):
+        if point.step > 8:
+            losses.append(float(point.metrics["loss"]))
+        if point.step == 12:
+            assert grid[1.0]["loss"] == trainings.validation_loss(point.state.params)
     assert grid[1.0]["train"] == pytest.approx(np.mean(losses))
 
 

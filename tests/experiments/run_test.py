@@ -35,10 +35,10 @@ def test_measured_runs_end_in_a_report_and_are_not_run_again(folder, command, tm
         assert run.main(command("measured", *flags)) == 0
         return capsys.readouterr().out
 
-    shown, runs = out_of("--dry_run"), tmp_path / "runs" / "question"
-    assert "0 of 2 runs done" in shown and not (tmp_path / "runs").exists()
+    output, runs = out_of("--dry_run"), tmp_path / "runs" / "question"
+    assert "0 of 2 runs done" in output and not (tmp_path / "runs").exists()
     # One alone gets no report; nor does the small version of the sweep get one in the folder.
-    second, before = shown.splitlines()[-1].split()[1], _contents(folder)
+    second, before = output.splitlines()[-1].split()[1], _contents(folder)
     assert "0 of 1 run done" in out_of(f"--run={second}")
     assert len(json.loads((runs / second / "measurements.json").read_text())["rows"]) == 2
     assert "0 of 1 run done, 0 begun, 1 new" in out_of("--quick")
@@ -144,9 +144,9 @@ def test_a_new_experiment_lists_its_runs_and_reports(tmp_path, capsys, undrawn):
         _pretend_to_have_run(tmp_path / "runs" / "mine" / each.id, each.resolved, 1.0 + number)
     assert run.main(command) == 0
     readme = (folder / "README.md").read_text()
-    shown = readme[readme.index("## Results") : readme.index("## Conclusion")]
-    assert "| post_ln | 2 finished |" in shown and "| pre_ln | 2 finished |" in shown
-    assert "results/cpu_curves.svg" in shown and "4 runs, " in shown
+    section = readme[readme.index("## Results") : readme.index("## Conclusion")]
+    assert "| post_ln | 2 finished |" in section and "| pre_ln | 2 finished |" in section
+    assert "results/cpu_curves.svg" in section and "4 runs, " in section
     order = json.loads((tmp_path / "runs" / "mine" / "sweeps.json").read_text())
     assert order == {"cpu": [each.id for each in runs]}
 

@@ -47,15 +47,15 @@ def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps
 
     monkeypatch.setattr(measure, "make_sharpness", lambda run: read)
     (row,) = measure.measure(config, tmp_path, learning_rates=[RATE], seed=0, curvature=True)
-    kept, rate_at = {}, {}
-    for made in shared.steps(RATE, 0):
-        kept[made.step] = jax.tree.map(np.array, made.state.params)
-        rate_at[made.step] = float(made.metrics.get("learning_rate", 0.0))
+    params_at, rate_at = {}, {}
+    for point in shared.steps(RATE, 0):
+        params_at[point.step] = jax.tree.map(np.array, point.state.params)
+        rate_at[point.step] = float(point.metrics.get("learning_rate", 0.0))
     for step in (1, 10):
         at = BURN_IN + step
         assert (row[f"sharpness/{step}"], row[f"preconditioned_sharpness/{step}"]) == (7, at)
         assert row[f"edge/{step}"] == pytest.approx(rate_at[at] * at / threshold(0.9), rel=1e-4)
-        old, new = (_kernels(kept[number]) for number in (at - 1, at))
+        old, new = (_kernels(params_at[number]) for number in (at - 1, at))
         cosine = old @ new / np.linalg.norm(old) / np.linalg.norm(new)
         assert row[f"angle/{step}"] == pytest.approx(math.acos(cosine), rel=0.02)
     # In its first step after the burn-in the warm-up has a quarter of its peak.
@@ -71,14 +71,14 @@ def _kernels(params):
         "self_attention": ["query", "key", "value", "output"],
         "feed_forward": ["up", "down"],
     }
-    kept = [params["decoder"][kind][name] for kind, own in names.items() for name in own]
-    return np.concatenate([x.astype(np.float64).reshape(-1) for x in kept])
+    kernels = [params["decoder"][kind][name] for kind, parts in names.items() for name in parts]
+    return np.concatenate([x.astype(np.float64).reshape(-1) for x in kernels])
 
 
 @pytest.mark.long
 def test_a_branch_is_dead_that_adds_the_same_to_all_tokens(shared):
-    made = next(shared.steps(RATE, 0))
-    params, batch = made.state.params, made.batch
+    point = next(shared.steps(RATE, 0))
+    params, batch = point.state.params, point.batch
     dead = jax.jit(functools.partial(measure.dead_branches, shared.run.model))
     assert float(dead(params, batch)) == 0
     killed = dict(params["decoder"])
@@ -130,8 +130,8 @@ def test_the_best_loss_is_of_rates_at_which_all_seeds_train():
     [(LOW, report.FAILS), (MIDDLE, report.PARTLY), (HIGH, report.RESCUES)],
 )
 def test_a_test_rescues_as_far_as_it_raises_the_boundary(test, said):
-    found = report.findings({"none": LOW, "20 %": HIGH, "burn-in": test})
-    assert found["burn-in"].said == said
+    findings = report.findings({"none": LOW, "20 %": HIGH, "burn-in": test})
+    assert findings["burn-in"].said == said
     assert (
         report.findings({"none": HIGH, "20 %": HIGH, "top quarter": test})["top quarter"].said
         == report.NOTHING
@@ -142,9 +142,9 @@ def test_lamb_is_judged_by_its_best_loss():
     lamb = {"lamb": _arm({0.1: [1.7, 1.72]})}
     assert report.findings({"none": LOW, "20 %": HIGH} | lamb)["lamb"].said == report.RESCUES
     never = {"lamb": _arm({0.1: None})}
-    found = report.findings({"none": LOW, "20 %": HIGH} | never)["lamb"]
-    assert found.said == report.FAILS
-    assert found.gained.value == pytest.approx(2.0 - (ENTROPY - PLATEAU_MARGIN))
+    finding = report.findings({"none": LOW, "20 %": HIGH} | never)["lamb"]
+    assert finding.said == report.FAILS
+    assert finding.gained.value == pytest.approx(2.0 - (ENTROPY - PLATEAU_MARGIN))
 
 
 def test_lion_needs_warm_up_if_that_raises_its_boundary():
@@ -163,15 +163,15 @@ def test_one_seed_decides_nothing():
     arms = {"none": LOW, "20 %": HIGH, "top quarter": HIGH, "lamb": HIGH}
     arms |= {"lion": LOW, "lion, 20 %": HIGH}
     one = {arm: [row for row in rows if row["seed"] == 0] for arm, rows in arms.items()}
-    found = report.findings(one)
-    assert {each.said for each in found.values()} == {report.UNDECIDED}
-    assert set(report.fitting(found).values()) == {(0, 0)}
+    findings = report.findings(one)
+    assert {each.said for each in findings.values()} == {report.UNDECIDED}
+    assert set(report.fitting(findings).values()) == {(0, 0)}
 
 
 def test_seeds_that_part_make_a_small_gain_uncertain():
     parted = _arm({1e-3: [2.0, 3.3], 3e-3: [3.3, 1.9], 1e-2: [3.3, 1.9]})  # heights 1 and 3
-    found = report.findings({"none": LOW, "20 %": parted, "burn-in": HIGH})
-    assert found["burn-in"].said == report.NOTHING
+    findings = report.findings({"none": LOW, "20 %": parted, "burn-in": HIGH})
+    assert findings["burn-in"].said == report.NOTHING
 
 
 def test_durations_compare_only_what_trains_in_all_seeds():

@@ -20,19 +20,19 @@ def test_sizes_are_those_of_the_first_ten_steps_on_the_first_batch(tmp_path):
     assert {(row["seed"], row["step"]) for row in rows} == {
         (s, n) for s in (0, 1) for n in range(11)
     }
-    for made in trainings.steps(RATE, 1):
-        params = jax.tree.map(np.array, made.state.params)
-        if made.step == 0:
-            initial, first = params, made.batch
-        if made.step in (0, 10):
+    for point in trainings.steps(RATE, 1):
+        params = jax.tree.map(np.array, point.state.params)
+        if point.step == 0:
+            initial, first = params, point.batch
+        if point.step in (0, 10):
             expected = coordinates.sizes(trainings.run.model, initial, params, first)
-            found = {
+            sizes = {
                 row["activation"]: row["size"]
                 for row in rows
-                if (row["seed"], row["step"]) == (1, made.step)
+                if (row["seed"], row["step"]) == (1, point.step)
             }
             expected = {name: float(size) for name, size in expected.items()}
-            assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+            assert sizes == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_slopes_are_the_powers_of_each_rule():
@@ -46,8 +46,8 @@ def test_slopes_are_the_powers_of_each_rule():
         for seed in (0, 1)
         for step, power in enumerate(by_step)
     ]
-    found = coordinate_check.slopes(rows, "layers")
-    assert coordinate_check.numbers(found) == pytest.approx(
+    slopes = coordinate_check.slopes(rows, "layers")
+    assert coordinate_check.numbers(slopes) == pytest.approx(
         {"slope/a/logits": 0.5, "slope/b/logits": -0.2}
     )
-    assert "+0.50 | -0.20" in coordinate_check.table(found)
+    assert "+0.50 | -0.20" in coordinate_check.table(slopes)

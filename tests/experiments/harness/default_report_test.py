@@ -26,11 +26,11 @@ def trained(labels, loss, **scores):
 
 def tables(text):
     """The tables of a report, each as rows by column."""
-    found = []
+    grids = []
     for part in (part for part in text.split("\n\n") if part.startswith("|")):
         head, _, *rows = [[*map(str.strip, line[1:-1].split("|"))] for line in part.splitlines()]
-        found.append([dict(zip(head, row, strict=True)) for row in rows])
-    return found
+        grids.append([dict(zip(head, row, strict=True)) for row in rows])
+    return grids
 
 
 def test_arms_have_means_intervals_and_differences_of_pairs(tmp_path, undrawn):

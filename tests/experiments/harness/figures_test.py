@@ -21,8 +21,8 @@ def test_the_same_numbers_give_the_same_files(tmp_path):
         out = tmp_path / str(number) / "results"
         out.mkdir(parents=True)
         figure = figures.lines(ROWS, y="y", by="seed", panel="scheme", **AXES)
-        shown = figures.save(figure, out, "name", "what is seen")
-        assert shown == "![what is seen](results/name.svg)"
+        link = figures.save(figure, out, "name", "what is seen")
+        assert link == "![what is seen](results/name.svg)"
         files.append([(out / f"name.{kind}").read_bytes() for kind in ("svg", "png")])
     assert files[0] == files[1]
     assert all(len(content) < 150_000 for content in files[0])

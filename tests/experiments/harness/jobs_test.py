@@ -21,8 +21,8 @@ def test_a_trained_run_is_scored_again_where_scores_are_asked_for_otherwise(tmp_
     moved = Run(config="configs/bigram_copy.py", overrides={"data.dir": "x"}, labels=labels)
     (tmp_path / "results.json").write_text('{"status": "plateaued"}')
     (tmp_path / "config.json").write_text(overrides.to_json(first.resolved))
-    left = [len(Job(tmp_path, tmp_path, (each,)).commands()) for each in (first, second, moved)]
-    assert left == [0, 1, 0]
+    counts = [len(Job(tmp_path, tmp_path, (each,)).commands()) for each in (first, second, moved)]
+    assert counts == [0, 1, 0]
     (tmp_path / "results.json").write_text('{"status": "preempted"}')
     assert len(Job(tmp_path, tmp_path, (first,)).commands()) == 1
 
@@ -40,8 +40,8 @@ def _beam(size: int, **arguments) -> Run:
 
 def _measure(workdir: Path, run: Run) -> None:
     """Leaves what measuring leaves, without measuring."""
-    found = {"rows": [], "config": run.measured}
-    (workdir / "measurements.json").write_text(json.dumps(found))
+    measurements = {"rows": [], "config": run.measured}
+    (workdir / "measurements.json").write_text(json.dumps(measurements))
 
 
 def test_a_run_that_is_measured_alone_is_measured_again_with_another_config(tmp_path):

@@ -29,24 +29,24 @@ def run():
 
 
 @pytest.fixture(scope="module")
-def drawn(run):
+def sample(run):
     """Parameters and a batch."""
     batch = lab.random_batch(jax.random.key(1), 20, rows=4, length=6)
     return jax.jit(functools.partial(lab.draw, run))(jax.random.key(2), batch), batch
 
 
-def test_the_loss_is_the_mean_over_targets_without_dropout(run, drawn):
+def test_the_loss_is_the_mean_over_targets_without_dropout(run, sample):
     @jax.jit
     def mean_loss(params, batch):
         log_p = jax.nn.log_softmax(run.model.apply({"params": params}, batch, deterministic=True))
         return -jnp.mean(jnp.take_along_axis(log_p, batch["targets"][..., None], axis=-1))
 
-    found = jax.jit(functools.partial(lab.mean_loss, run, run.model))(*drawn)
-    np.testing.assert_allclose(found, mean_loss(*drawn), rtol=1e-5)
+    loss = jax.jit(functools.partial(lab.mean_loss, run, run.model))(*sample)
+    np.testing.assert_allclose(loss, mean_loss(*sample), rtol=1e-5)
 
 
-def test_only_queries_keys_and_values_are_scaled(drawn):
-    params = jax.device_get(drawn[0])
+def test_only_queries_keys_and_values_are_scaled(sample):
+    params = jax.device_get(sample[0])
     before = jax.tree_util.tree_flatten_with_path(params)[0]
     after = jax.tree.leaves(lab.scale_attention(params, lab.FUSED))
     scaled = set()

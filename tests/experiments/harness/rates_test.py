@@ -13,10 +13,10 @@ from transformer_jax.training.schedule import make_schedule
 
 @pytest.mark.parametrize("at", [-6.8, -5.5, -5.0, -2.3])
 def test_the_optimum_of_a_parabola_is_its_vertex(at):
-    found = rates.optimum(parabola(at))
-    assert found.inside
-    np.testing.assert_allclose(found.log2_rate, at, atol=1e-9)
-    assert found.loss == min(parabola(at).values())
+    optimum = rates.optimum(parabola(at))
+    assert optimum.inside
+    np.testing.assert_allclose(optimum.log2_rate, at, atol=1e-9)
+    assert optimum.loss == min(parabola(at).values())
 
 
 @pytest.mark.parametrize("at, end", [(-12.0, GRID[0]), (3.0, GRID[-1])])
@@ -97,9 +97,9 @@ def test_what_fails_does_so_from_a_rate_on():
     assert rates.first_failing({1.0: None, 2.0: None}, most=3.0) == 1.0
 
 
-@pytest.mark.parametrize("loss, drawn", [(2.0, 2.0), (7.0, 5.0), (None, 5.0), (math.nan, 5.0)])
-def test_no_training_is_drawn_above_the_loss_before_it(loss, drawn):
-    assert rates.drawn({"loss": loss, "initial": 5.0}) == drawn
+@pytest.mark.parametrize("loss, expected", [(2.0, 2.0), (7.0, 5.0), (None, 5.0), (math.nan, 5.0)])
+def test_no_training_is_drawn_above_the_loss_before_it(loss, expected):
+    assert rates.drawn({"loss": loss, "initial": 5.0}) == expected
 
 
 @pytest.mark.parametrize("shape", ["linear", "constant"])
@@ -108,7 +108,7 @@ def test_rates_given_by_step_are_those_of_the_schedule_of_that_name(shape):
         schedule=shape, learning_rate=2.0, final_learning_rate=0.0, warmup_steps=4, steps=10
     )
     expected = make_schedule(settings)
-    own = rates.schedule(2.0, 10, 4, shape)
+    schedule = rates.schedule(2.0, 10, 4, shape)
     for step in range(1, 11):
-        assert own(step) == pytest.approx(np.asarray(expected(step - 1)), abs=1e-6)
+        assert schedule(step) == pytest.approx(np.asarray(expected(step - 1)), abs=1e-6)
     assert rates.schedule(2.0, 2, 4, shape)(2) == 1.0  # as far as it comes

@@ -20,13 +20,13 @@ def losses(*values):
 def test_the_interval_is_that_of_medians_of_resamples(count):
     """That of few values is their range."""
     values = np.random.default_rng(count).lognormal(size=count)
-    found = results.spread(values)
+    spread = results.spread(values)
     bootstrap = stats.bootstrap((values,), np.median, method="percentile", rng=0)
-    assert (found.low, found.high) == bootstrap.confidence_interval
-    assert (found.low, found.high) == (values.min(), values.max()) or count > 5
-    assert found[:2] == (np.median(values), pytest.approx(np.mean(values)))
-    assert found.count == count
-    assert results.spread(values) == found  # the draws are always the same
+    assert (spread.low, spread.high) == bootstrap.confidence_interval
+    assert (spread.low, spread.high) == (values.min(), values.max()) or count > 5
+    assert spread[:2] == (np.median(values), pytest.approx(np.mean(values)))
+    assert spread.count == count
+    assert results.spread(values) == spread  # the draws are always the same
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ def test_there_is_no_interval_of_one_value_or_of_what_is_not_finite(values, ends
 def test_an_interval_is_written_behind_the_median(form):
     for seed in range(5):
         values = np.random.default_rng(seed).lognormal(size=seed + 2)
-        found = results.spread(values)
-        median, low, high = (format(number, form) for number in (found[0], *found[2:4]))
+        spread = results.spread(values)
+        median, low, high = (format(number, form) for number in (spread[0], *spread[2:4]))
         assert results.median_interval(values, form) == f"{median} ({low} to {high})"
-        assert results.median(values) == found.median == np.median(values)
+        assert results.median(values) == spread.median == np.median(values)
     assert results.median_interval([2.0], form) == format(2.0, form)
     assert results.median_interval([1.0, None], form) == ""
     assert math.isnan(results.median([1.0, None]))
@@ -66,8 +66,8 @@ def test_pairs_are_found_by_their_labels():
         for seed in range(3)
     ]
     between = ("scheme", "admin", "pre_ln")
-    found = results.paired_differences(rows[::-1], "loss", between=between, on=("layers", "seed"))
-    assert found == [-3.0] * 6
+    deltas = results.paired_differences(rows[::-1], "loss", between=between, on=("layers", "seed"))
+    assert deltas == [-3.0] * 6
     with pytest.raises(ValueError, match="alike in seed"):
         results.paired_differences(rows, "loss", between=between, on=("seed",))
     with pytest.raises(ValueError, match="without a partner"):
@@ -101,10 +101,10 @@ def test_a_line_is_that_of_least_squares_and_the_slope_of_a_power_its_exponent()
 
 def test_rows_carry_the_labels_of_their_run():
     runs = [finished({"scheme": scheme}, [{"i": 0}, {"i": 1}]) for scheme in ("admin", "post_ln")]
-    found = results.rows(runs)
-    assert found == [{"scheme": s, "i": i} for s in ("admin", "post_ln") for i in (0, 1)]
-    assert list(results.group(found, "i")) == [(0,), (1,)]
-    assert results.group(found, "scheme", "i")["post_ln", 1] == [{"scheme": "post_ln", "i": 1}]
+    rows = results.rows(runs)
+    assert rows == [{"scheme": s, "i": i} for s in ("admin", "post_ln") for i in (0, 1)]
+    assert list(results.group(rows, "i")) == [(0,), (1,)]
+    assert results.group(rows, "scheme", "i")["post_ln", 1] == [{"scheme": "post_ln", "i": 1}]
 
 
 def test_csv_keeps_columns_and_rounds(tmp_path):
@@ -117,8 +117,8 @@ def test_csv_keeps_columns_and_rounds(tmp_path):
 def test_summaries_of_several_sweeps_are_merged(tmp_path):
     results.write_summary(tmp_path, {"slope/post_ln": 1.23456789, "slope/admin": 2})
     results.write_summary(tmp_path, {"gpu/bleu": np.float32(0.5), "slope/admin": math.inf})
-    found = json.loads((tmp_path / "summary.json").read_text())
-    assert found == {"gpu/bleu": 0.5, "slope/admin": None, "slope/post_ln": 1.23457}
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary == {"gpu/bleu": 0.5, "slope/admin": None, "slope/post_ln": 1.23457}
 
 
 @pytest.mark.parametrize("before", [None, "", "# Title\n\ntext\n"])
@@ -157,10 +157,10 @@ def test_a_difference_has_the_interval_of_students_test(sizes):
     rng = np.random.default_rng(1)
     values, others = rng.normal(0, 1, sizes[0]), rng.normal(1, 1, sizes[1])
     student: Any = stats.ttest_ind(values, others)
-    found = results.difference(values, others)
-    assert found.value / found.error == pytest.approx(student.statistic)
+    difference = results.difference(values, others)
+    assert difference.value / difference.error == pytest.approx(student.statistic)
     low, high = student.confidence_interval(0.95)
-    assert found.half_width == pytest.approx((high - low) / 2)
-    assert found.counts == (student.pvalue < 0.05)
+    assert difference.half_width == pytest.approx((high - low) / 2)
+    assert difference.counts == (student.pvalue < 0.05)
     known = results.difference([1.0], [3.0], deviation=results.Deviation(0.5, 4))
     assert known == (-2.0, pytest.approx(0.5 * np.sqrt(2)), 4)

@@ -35,59 +35,59 @@ def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
     streams, step = run.train_streams(), run.train_step()
     batch = place(run.mesh, next(streams))
     state = run.new_state(batch)
-    for made in trainings.steps(RATE, SEED):
-        jax.tree.map(np.testing.assert_array_equal, dict(made.batch), batch)
+    for point in trainings.steps(RATE, SEED):
+        jax.tree.map(np.testing.assert_array_equal, dict(point.batch), batch)
         for one in ("params", "evaluated"):
-            found, expected = getattr(made.state, one), getattr(state, one)
-            close = jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), found, expected)
-            assert all(jax.tree.leaves(close)), (one, made.step)
-        if made.step:
+            tree, expected = getattr(point.state, one), getattr(state, one)
+            close = jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), tree, expected)
+            assert all(jax.tree.leaves(close)), (one, point.step)
+        if point.step:
             batch = place(run.mesh, next(streams))
-        if made.step < STEPS:
+        if point.step < STEPS:
             state, metrics = step(state, batch)
-    assert made.step == STEPS
+    assert point.step == STEPS
 
 
 @pytest.mark.long
 def test_a_training_that_diverges_ends_before_the_bad_step(trainings):
-    made = [made.step for made in trainings.steps(math.inf, 0)]
-    assert made == [0]
+    steps = [point.step for point in trainings.steps(math.inf, 0)]
+    assert steps == [0]
     row = trainings.row(math.inf, 0)
     assert math.isnan(row["loss"]) and math.isfinite(row["initial"])
 
 
 @pytest.mark.long
 def test_a_row_holds_the_validation_loss_before_and_after(trainings):
-    seen = {}  # the moving averages, which are scored
+    averages = {}  # the moving averages, which are scored
 
-    def keep(made):
-        seen[made.step] = jax.tree.map(np.array, made.state.evaluated)
+    def keep(point):
+        averages[point.step] = jax.tree.map(np.array, point.state.evaluated)
 
     row = trainings.row(RATE, SEED, keep)
-    assert list(seen) == list(range(STEPS + 1))
-    for params, name in ((seen[0], "initial"), (seen[STEPS], "loss")):
+    assert list(averages) == list(range(STEPS + 1))
+    for params, name in ((averages[0], "initial"), (averages[STEPS], "loss")):
         assert row[name] == pytest.approx(trainings.validation_loss(params), rel=1e-5)
     assert (row["learning_rate"], row["seed"]) == (RATE, SEED)
 
 
 @pytest.mark.long
 def test_a_branch_goes_on_as_the_whole_does_and_rates_may_be_given_by_step(trainings):
-    def kept(made):
-        return made._replace(state=jax.tree.map(jnp.copy, made.state))
+    def copy_of(point):
+        return point._replace(state=jax.tree.map(jnp.copy, point.state))
 
-    every = [kept(made) for made in trainings.steps(RATE, SEED)]
-    asked = []
+    every = [copy_of(point) for point in trainings.steps(RATE, SEED)]
+    steps = []
 
     def rate(step):
-        asked.append(step)
+        steps.append(step)
         return RATE
 
     for _ in range(2):  # what it branches off from stays
-        branch = [kept(made) for made in trainings.steps(rate, SEED, after=every[2])]
-        assert [made.step for made in branch] == [2, 3, 4]
+        branch = [copy_of(point) for point in trainings.steps(rate, SEED, after=every[2])]
+        assert [point.step for point in branch] == [2, 3, 4]
         jax.tree.map(np.testing.assert_array_equal, branch[-1].state.params, every[-1].state.params)
-    assert asked == [3, 4, 3, 4]
+    assert steps == [3, 4, 3, 4]
     # Of the last step the schedule leaves nothing.
-    _, other, _ = map(kept, trainings.steps(lambda step: 2 * RATE, SEED, after=every[2]))
-    tables = [made.state.params["embedding"]["table"] for made in (other, every[3])]
+    _, other, _ = map(copy_of, trainings.steps(lambda step: 2 * RATE, SEED, after=every[2]))
+    tables = [point.state.params["embedding"]["table"] for point in (other, every[3])]
     assert np.any(tables[0] != tables[1])

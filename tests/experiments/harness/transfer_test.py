@@ -28,15 +28,15 @@ def shifts():
 
 
 def _one(shifts, rule, width):
-    (found,) = (row for row in shifts if (row["rule"], row["width"]) == (rule, width))
-    return found
+    (shift,) = (row for row in shifts if (row["rule"], row["width"]) == (rule, width))
+    return shift
 
 
 def test_rules_without_a_base_have_that_of_the_first(shifts):
     base = _one(shifts, "by layer", 32)
     assert base["optimum"] == pytest.approx(_one(shifts, "one rate", 32)["optimum"])
-    own = [*_rows("a", 3, [-4.0]), *_rows("b", 3, [-5.0])]
-    assert sorted(map(str, transfer.with_base(own, "width"))) == sorted(map(str, own))
+    rows = [*_rows("a", 3, [-4.0]), *_rows("b", 3, [-5.0])]
+    assert sorted(map(str, transfer.with_base(rows, "width"))) == sorted(map(str, rows))
 
 
 def test_a_shift_is_that_of_the_means_with_the_deviation_of_all_sizes(shifts):

@@ -26,8 +26,8 @@ def test_this_project_alone_is_measured(work, arguments, tmp_path):
 
 def test_settings_of_decoding_are_changed_in_what_programs_read(tmp_path, monkeypatch):
     """They are no part of a run's name, so that they come as arguments."""
-    seen = []
-    monkeypatch.setattr(measure, "starts", lambda file: seen.append(file.read_text()) or [])
+    texts = []
+    monkeypatch.setattr(measure, "starts", lambda file: texts.append(file.read_text()) or [])
     changes = {"decode.method": "sample"}
     measure.measure(tiny.config({}), tmp_path, what="starts", changes=changes)
-    assert '"method": "sample"' in seen[0]
+    assert '"method": "sample"' in texts[0]

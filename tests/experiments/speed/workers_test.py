@@ -54,9 +54,9 @@ def test_a_worker_does_its_work_once_and_then_as_often_as_it_is_asked(start, tmp
     worker = start(most=100)
     assert worker.first["version"] == "test 1.0"
     assert worker.first["count"] == 1 and worker.first["seconds"] > 0
-    found = worker(3)
-    assert found["tokens"] == 15 and found["count"] == 2 + 3 + 4
-    assert 0 < found["seconds"] and found["peak_bytes"] > 1_000_000
+    reading = worker(3)
+    assert reading["tokens"] == 15 and reading["count"] == 2 + 3 + 4
+    assert 0 < reading["seconds"] and reading["peak_bytes"] > 1_000_000
     assert worker(1)["count"] == 5
     assert (tmp_path / "log.txt").read_text() == "a library says hello\n"
 

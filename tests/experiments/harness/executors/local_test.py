@@ -63,6 +63,6 @@ def test_places_train_what_they_have_compiled_before_what_no_other_has():
         changes = {names[label]: value for label, value in row.items()}
         run = Run(config="configs/bigram_copy.py", overrides=changes, labels=row)
         pool._left.append(Job(Path(), Path(run.id), (run,)))
-    taken = [[*pool._next(place).runs[0].labels.values()] for place in pool._places * 4]
-    assert taken[::2] == [["pre_ln", rate, seed] for rate in (0.1, 0.2) for seed in (0, 1)]
-    assert taken[1::2] == [["post_ln", rate, seed] for rate in (0.1, 0.2) for seed in (0, 1)]
+    order = [[*pool._next(place).runs[0].labels.values()] for place in pool._places * 4]
+    assert order[::2] == [["pre_ln", rate, seed] for rate in (0.1, 0.2) for seed in (0, 1)]
+    assert order[1::2] == [["post_ln", rate, seed] for rate in (0.1, 0.2) for seed in (0, 1)]

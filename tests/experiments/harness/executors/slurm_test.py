@@ -237,8 +237,8 @@ def test_gpus_that_tasks_would_not_use_are_refused(command, tmp_path, monkeypatc
     """A login node without a GPU passes its JAX_PLATFORMS on, and all would run on the CPU."""
     monkeypatch.setenv("PATH", str(tmp_path))
     refused = "asks for GPUs, but tasks get JAX_PLATFORMS=cpu"
-    for platforms, given in (("cpu", options), ("cpu", "--time=1:00"), ("cuda,cpu", options)):
+    for platforms, flag in (("cpu", options), ("cpu", "--time=1:00"), ("cuda,cpu", options)):
         monkeypatch.setenv("JAX_PLATFORMS", platforms)
-        flags = command("measured", "--executor=slurm", f"--options=--partition=gpu {given}")
+        flags = command("measured", "--executor=slurm", f"--options=--partition=gpu {flag}")
         assert run.main(flags) == 1
-        assert (refused in capsys.readouterr().err) == ((platforms, given) == ("cpu", options))
+        assert (refused in capsys.readouterr().err) == ((platforms, flag) == ("cpu", options))
