@@ -56,10 +56,10 @@ def test_the_only_task_of_a_slurm_node_has_all_its_devices(environment):
         environment(**step, SLURM_NTASKS=tasks)
         arguments = hosts._arguments()
         assert arguments is not None
-        *_, chosen = ClusterEnv.auto_detect_unset_distributed_params(
+        *_, devices = ClusterEnv.auto_detect_unset_distributed_params(
             None, None, None, arguments.get("local_device_ids"), None, None
         )
-        assert chosen == expected
+        assert devices == expected
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_mistakes_in_the_environment_are_named(environment, values, message):
 
 def test_the_port_is_fixed(environment, monkeypatch):
     """A default of JAX's has once shut slices off, whose firewalls let the older one through."""
-    asked = []
-    monkeypatch.setattr(jax.distributed, "initialize", lambda **kwargs: asked.append(kwargs))
+    calls = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **kwargs: calls.append(kwargs))
     for address, expected in (("a", "a:8476"), ("a:9", "a:9")):
         environment(**dict(zip(VARIABLES, (address, "2", "1"), strict=True)))
         hosts._initialize(hosts._arguments() or {})
-        assert asked[-1]["coordinator_address"] == expected
-        assert (asked[-1]["num_processes"], asked[-1]["process_id"]) == (2, 1)
-        assert asked[-1]["initialization_timeout"] >= 1800
+        assert calls[-1]["coordinator_address"] == expected
+        assert (calls[-1]["num_processes"], calls[-1]["process_id"]) == (2, 1)
+        assert calls[-1]["initialization_timeout"] >= 1800

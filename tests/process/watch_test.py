@@ -77,12 +77,12 @@ def jobs(tmp_path):
         status = started[case, process].wait(timeout=120)
         return status, (tmp_path / f"{case}.{process}").read_text()
 
-    def told(case, process, text):
+    def expect(case, process, text):
         while text not in (tmp_path / f"{case}.{process}").read_text():
             assert started[case, process].poll() is None
             time.sleep(0.1)
 
-    yield run, ended, told
+    yield run, ended, expect
     for process in started.values():
         process.kill()
         process.wait()
@@ -90,7 +90,7 @@ def jobs(tmp_path):
 
 @pytest.mark.long
 def test_hosts_agree_and_none_outlives_another(jobs):
-    run, ended, told = jobs
+    run, ended, expect = jobs
     name = socket.gethostname()
     cases = dict.fromkeys(("agree", "alone", "first killed", "second killed"), 2)
     run(**cases, failed=3, aborted=2)
@@ -105,17 +105,17 @@ def test_hosts_agree_and_none_outlives_another(jobs):
         assert expected in text and expected in other
     assert "the first alone prints" in text and "the first alone prints" not in other
 
-    gone = "error: host {} ({}) of 2 is gone; run the same command on all hosts again"
+    message = "error: host {} ({}) of 2 is gone; run the same command on all hosts again"
     for case, dead in (("first killed", 0), ("second killed", 1)):
         status, text = ended(case, 1 - dead)
         assert status == 1
-        assert gone.format(dead, name) in text
+        assert message.format(dead, name) in text
         assert f"host {1 - dead} ({name}) ends too" in text
     assert ended("failed", 2)[0] == 1
     for process in range(2):
         status, text = ended("failed", process)
         assert status == 1 and f"error: host 2 ({name}) of 3 has failed: no such file\n" in text
-    told("alone", 0, f"host 0 ({name}) has waited 2 s for the other hosts of this job to come to")
+    expect("alone", 0, f"host 0 ({name}) has waited 2 s for the other hosts of this job to come to")
     status, text = ended("aborted", 1)
     assert status == 1 and f"error: host 1 ({name}) was aborted" in text
     # It is told, and need not miss beats for GONE_SECONDS more.

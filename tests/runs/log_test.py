@@ -35,7 +35,7 @@ def train(workdir: Path, start: int, end: int) -> None:
 def shown_by_tensorboard(folder: Path) -> list[tuple[int, str, float]]:
     """TensorBoard's rule: the start of a session hides earlier events of its step or later."""
     Event, SessionLog = (getattr(event_pb2, name) for name in ("Event", "SessionLog"))
-    shown: list[tuple[int, str, float]] = []
+    points: list[tuple[int, str, float]] = []
     for path in sorted(folder.iterdir()):
         content = path.read_bytes()
         while content:  # TFRecord: length (8 bytes), checksum (4), event, checksum (4)
@@ -43,9 +43,9 @@ def shown_by_tensorboard(folder: Path) -> list[tuple[int, str, float]]:
             event = Event.FromString(content[12 : 12 + length])
             content = content[16 + length :]
             if event.session_log.status == SessionLog.START:
-                shown = [entry for entry in shown if entry[0] < event.step]
-            shown += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
-    return shown
+                points = [entry for entry in points if entry[0] < event.step]
+            points += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+    return points
 
 
 @pytest.mark.parametrize("restored", [0, 3, 5, 6, TOTAL])
@@ -143,9 +143,9 @@ def test_batches_are_kept_to_look_at_and_not_too_many(tmp_path):
         for step in range(5 * attempt + 1, 31):
             log.keep_batch(step, {"targets": jnp.full((2, 3), step), "positions": np.arange(step)})
         log.close()
-    kept = {int(path.stem): np.load(path) for path in (tmp_path / "spikes").iterdir()}
-    assert sorted(kept) == list(range(1, 21))
-    for step, batch in kept.items():
+    batches = {int(path.stem): np.load(path) for path in (tmp_path / "spikes").iterdir()}
+    assert sorted(batches) == list(range(1, 21))
+    for step, batch in batches.items():
         np.testing.assert_array_equal(batch["targets"], np.full((2, 3), step))
         np.testing.assert_array_equal(batch["positions"], np.arange(step))
     assert (tmp_path / "victim").read_text() == "mine"  # though a link led there

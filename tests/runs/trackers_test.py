@@ -74,19 +74,19 @@ def train(workdir: Path, start: int, end: int, names=("json",)) -> RunLog:
 
 def points(workdir: Path) -> list[tuple[int, str, float]]:
     """What metrics.jsonl holds, a number a row; names of lists' entries end in their number."""
-    found = []
+    rows = []
     for record in read_metrics(workdir):
         for name, value in record.items():
             entries = enumerate(value) if isinstance(value, list) else [(None, value)]
             for at, entry in entries if name != "step" else ():
                 key = name if at is None else f"{name}/{at}"
-                found.append((record["step"], key, math.nan if entry is None else entry))
-    return found
+                rows.append((record["step"], key, math.nan if entry is None else entry))
+    return rows
 
 
-def assert_same(found, expected):
-    assert len(found) == len(expected)
-    for one, other in zip(sorted(found), sorted(expected), strict=True):
+def assert_same(rows, expected):
+    assert len(rows) == len(expected)
+    for one, other in zip(sorted(rows), sorted(expected), strict=True):
         assert one[:2] == other[:2]
         assert one[1].startswith("time/") or one[2] == other[2] or math.isnan(one[2] + other[2])
 
@@ -186,13 +186,13 @@ def test_mlflow_keeps_all_of_it(tmp_path, monkeypatch):
     (run,) = client.search_runs([client.get_experiment_by_name("transformer_jax").experiment_id])
     assert run.info.status == "FINISHED" and run.data.tags["status"] == "finished"
     assert run.data.params["model.norm"] == '"layer_norm"' and run.data.params["seed"] == "3"
-    found = [
+    rows = [
         (point.step, name, point.value)
         for name in run.data.metrics
         for point in client.get_metric_history(run.info.run_id, name)
     ]
-    assert (TOTAL, "results/test/bleu", 31.5) in found
-    assert_same([row for row in found if not row[1].startswith("results/")], points(workdir))
+    assert (TOTAL, "results/test/bleu", 31.5) in rows
+    assert_same([row for row in rows if not row[1].startswith("results/")], points(workdir))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -205,11 +205,11 @@ def test_weights_and_biases_keeps_all_of_it(tmp_path, monkeypatch):
     log.results({"status": "finished", "test/bleu": 31.5})
     log.close()
     wandb.teardown()  # its own process writes the file
-    found, summary, status = read_offline(tmp_path)
-    own = [row for row in found if not row[1].startswith("_")]
+    rows, summary, status = read_offline(tmp_path)
+    metrics = [row for row in rows if not row[1].startswith("_")]
     # Two records of one step are one there.
     once = {row[:2]: row[2] for row in points(tmp_path)}
-    assert_same(own, [(*key, value) for key, value in once.items()])
+    assert_same(metrics, [(*key, value) for key, value in once.items()])
     assert summary["status"] == "finished" and summary["results/test/bleu"] == 31.5
     assert status == 0
 
@@ -219,7 +219,7 @@ def read_offline(workdir: Path) -> tuple[list[tuple[int, str, float]], dict, int
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     (path,) = workdir.glob("wandb/offline-run-*/*.wandb")
     content, at, part = path.read_bytes(), 7, b""
-    found, summary, status = [], {}, -1
+    rows, summary, status = [], {}, -1
     while at + 7 <= len(content):
         if 32768 - at % 32768 < 7:  # the rest of a block is too small for a header
             at += 32768 - at % 32768
@@ -235,9 +235,9 @@ def read_offline(workdir: Path) -> tuple[list[tuple[int, str, float]], dict, int
                 item.key or "/".join(item.nested_key): float(json.loads(item.value_json))
                 for item in record.history.item
             }
-            found += [(items["_step"], name, value) for name, value in items.items()]
+            rows += [(items["_step"], name, value) for name, value in items.items()]
         for item in record.summary.update:
             summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
         if record.HasField("exit"):
             status = record.exit.exit_code
-    return found, summary, status
+    return rows, summary, status
