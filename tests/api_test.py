@@ -41,8 +41,8 @@ def config(tmp_path_factory, compiled_once):
     for split, count in {"train": 40, "validation": 20, "test": 4}.items():
         for language, lines in {"en": LINES, "de": TARGETS}.items():
             (folder / f"{split}.{language}").write_text("\n".join(lines * (count // 2)) + "\n")
-    own = {"data.source": "text", "data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
-    return tj.load_config("configs/multi30k.py", **SETTINGS, **own)
+    data = {"data.source": "text", "data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    return tj.load_config("configs/multi30k.py", **SETTINGS, **data)
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +114,8 @@ def test_answers_agree_with_one_another(run):
     logits, each, means = run.logits(batch), run.losses(batch, by_token=True), run.losses(batch)
     real = batch["targets_segment_ids"] > 0
     log_z = np.log(np.exp(logits.astype(np.float64)).sum(-1))
-    chosen = np.take_along_axis(logits, batch["targets"][..., None], -1)[..., 0]
-    np.testing.assert_allclose(each[real], (log_z - chosen)[real], rtol=1e-4)
+    target_logits = np.take_along_axis(logits, batch["targets"][..., None], -1)[..., 0]
+    np.testing.assert_allclose(each[real], (log_z - target_logits)[real], rtol=1e-4)
     assert np.isnan(each[~real]).all() and means["token_loss"] == pytest.approx(each[real].mean())
     weights = run.attention(batch)["decoder", "cross_attention"].weights
     padding = batch["inputs_segment_ids"][:, None] == 0
@@ -153,22 +153,22 @@ def test_other_parameters_may_take_the_place_of_the_trained_ones(trained):
 
 
 def test_parameters_that_are_asked_may_be_held_in_bfloat16(config, run, tmp_path):
-    asked = {"evaluate.parameter_dtype": "bfloat16"}
-    halved = tj.load(run.workdir, **asked)
+    overrides = {"evaluate.parameter_dtype": "bfloat16"}
+    halved = tj.load(run.workdir, **overrides)
     rounded = jax.tree.map(lambda x: x.astype("bfloat16"), run.params)
     jax.tree.map(np.testing.assert_array_equal, halved.params, rounded)
     sizes = (sum(leaf.nbytes for leaf in jax.tree.leaves(each.params)) for each in (halved, run))
     assert 2 * next(sizes) == next(sizes)
     batch = run.batch(LINES, TARGETS)
-    expected, found = run.logits(batch), halved.logits(batch)
-    assert found.dtype == np.float32
-    assert 0 < np.std(found - expected) < 2**-6 * np.std(expected)
+    expected, logits = run.logits(batch), halved.logits(batch)
+    assert logits.dtype == np.float32
+    assert 0 < np.std(logits - expected) < 2**-6 * np.std(expected)
     run.params, before = jax.tree.map(lambda x: x.astype(np.float32), halved.params), run.params
     assert halved.generate(LINES) == run.generate(LINES)  # they write what these numbers write
     run.params = before
     for train in (tj.train, tj.trainer):
         with pytest.raises(tj.Error, match="'bfloat16' is for a checkpoint that is asked"):
-            train(tj.load_config(str(run.workdir / "config.json"), **asked), tmp_path / "new")
+            train(tj.load_config(str(run.workdir / "config.json"), **overrides), tmp_path / "new")
 
 
 def test_runs_become_records(trained):

@@ -101,15 +101,15 @@ def optimised():
 @pytest.fixture
 def phases(monkeypatch) -> list[str]:
     """The phases that progress is asked to show, as they begin."""
-    shown = []
+    names = []
 
     @contextlib.contextmanager
     def phase(what):
-        shown.append(what)
+        names.append(what)
         yield
 
     monkeypatch.setattr(progress, "phase", phase)
-    return shown
+    return names
 
 
 @pytest.fixture
@@ -120,8 +120,8 @@ def limit(monkeypatch):
     """
 
     def set_limit(whole, free=None):
-        found = machine.Memory(whole, whole if free is None else free)
-        monkeypatch.setattr(machine, "memory", lambda: found)
+        memory = machine.Memory(whole, whole if free is None else free)
+        monkeypatch.setattr(machine, "memory", lambda: memory)
 
     set_limit(24 * 2**30)
     return set_limit

@@ -34,8 +34,8 @@ def _section(name: str) -> dict[str, Any]:
 def settings(kind: type[Any], section: str, **changes: Any) -> Any:
     """A dataclass of settings that has its values from this section of the config."""
     names = {field.name for field in dataclasses.fields(kind)}
-    own = {name: value for name, value in _section(section).items() if name in names}
-    return kind(**(own | changes))
+    defaults = {name: value for name, value in _section(section).items() if name in names}
+    return kind(**(defaults | changes))
 
 
 def train_settings(**changes: Any) -> TrainSettings:
@@ -64,6 +64,6 @@ def make_optimizer(
     **changes: Any,
 ) -> optax.GradientTransformation:
     """An optimizer whose rates these are, whatever its settings say; the peak is 1."""
-    own = {"name": name, "schedule": "constant"} | changes
+    overrides = {"name": name, "schedule": "constant"} | changes
     rates = schedule if callable(schedule) else optax.constant_schedule(schedule)
-    return optimizer.make_optimizer(optimizer_settings(**own), rates, roles)
+    return optimizer.make_optimizer(optimizer_settings(**overrides), rates, roles)

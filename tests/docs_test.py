@@ -85,10 +85,10 @@ def launch_help() -> str:
 @functools.cache
 def help_of(module: str) -> str:
     """What a command of Python prints with --help."""
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), pytest.raises(SystemExit):
         importlib.import_module(module).main(["--help"])
-    return shown.getvalue()
+    return output.getvalue()
 
 
 @functools.cache
@@ -111,18 +111,18 @@ def check_known(arguments: Sequence[str], text: str) -> None:
 def check_main(mode: str, arguments: Sequence[str], own_configs: dict[str, Path]) -> None:
     """A command of transformer_jax.main: its flags, its config, and the changes to it."""
     others, changes = split(arguments)
-    given = values_of(others)
+    values = values_of(others)
     if COMMANDS[mode].words:
         assert not changes and not [word for word in others if word.startswith("-")]
         return
     known = {"config", "workdir", "device", *COMMANDS[mode].flags}
-    assert given.keys() <= known, f"{mode} does not read {given.keys() - known}"
-    for name in given.keys() & flags.FLAGS:
-        flags.FLAGS[name].parser.parse(given[name] or "true")
-    config = given.get("config", "configs/default.py")
+    assert values.keys() <= known, f"{mode} does not read {values.keys() - known}"
+    for name in values.keys() & flags.FLAGS:
+        flags.FLAGS[name].parser.parse(values[name] or "true")
+    config = values.get("config", "configs/default.py")
     file, colon, argument = config.partition(":")
     loaded = load(f"{own_configs.get(file, ROOT / file)}{colon}{argument}", changes)
-    if "config" in given:
+    if "config" in values:
         effects.check(loaded, changes)
 
 
@@ -133,11 +133,11 @@ def check_experiment(arguments: Sequence[str]) -> None:
         return
     folder = ROOT / "experiments" / name
     assert (folder / "sweep.py").exists(), f"there is no experiment {name}"
-    given = values_of(others)
-    if "sweep" in given:
-        assert given["sweep"] in part(folder, "sweep").SWEEPS
-    if given.get("executor") == "tpu":
-        check_known(shlex.split(given["options"]), help_of("transformer_jax.tools.cloud.launcher"))
+    values = values_of(others)
+    if "sweep" in values:
+        assert values["sweep"] in part(folder, "sweep").SWEEPS
+    if values.get("executor") == "tpu":
+        check_known(shlex.split(values["options"]), help_of("transformer_jax.tools.cloud.launcher"))
 
 
 def check_launch(arguments: Sequence[str], own_configs: dict[str, Path]) -> None:
@@ -147,10 +147,10 @@ def check_launch(arguments: Sequence[str], own_configs: dict[str, Path]) -> None
     assert command in launch_commands(), f"launch.sh has no command {command}"
     if command == "tpu":
         inner = [word for word in others if word in launch_commands()]
-        own = others[: others.index(inner[0])] if inner else others
-        check_known(own, help_of("transformer_jax.tools.cloud.launcher"))
+        words = others[: others.index(inner[0])] if inner else others
+        check_known(words, help_of("transformer_jax.tools.cloud.launcher"))
         if inner:
-            check_launch(others[len(own) :], own_configs)
+            check_launch(others[len(words) :], own_configs)
     elif command == "experiment":  # launch.sh itself reads --device
         check_experiment([word for word in others if not word.startswith("--device=")])
     elif command in ("compare", "report"):
@@ -182,13 +182,13 @@ def check(words: list[str], own_configs: dict[str, Path]) -> None:
 
 def own_configs(page: Path, folder: Path) -> dict[str, Path]:
     """The configs that a page writes out, blocks that begin with their path, saved in a folder."""
-    found = {}
+    paths = {}
     for number, block in enumerate(blocks(page)):
         name = re.match(r"# (configs/\w+\.py)\n", block.text)
         if block.language == "python" and name:
-            found[name[1]] = folder / f"{number}.py"
-            found[name[1]].write_text(block.text, "utf-8")
-    return found
+            paths[name[1]] = folder / f"{number}.py"
+            paths[name[1]].write_text(block.text, "utf-8")
+    return paths
 
 
 def by_path(paths: Sequence[Path]):
@@ -208,10 +208,10 @@ def test_every_command_can_be_given(path, tmp_path):
 
 def test_commands_are_found():
     """So that the test above does not pass for want of commands."""
-    found = {path: list(commands_in(shell_text(path))) for path in (*PAGES, *REPORTS, *CONFIGS)}
-    assert ["./launch.sh"] in found[ROOT / "README.md"]
-    assert [path.stem for path in CONFIGS if not found[path]] == ["default"]  # which is no run
-    assert [path for path in REPORTS if not found[path]] == []
+    commands = {path: list(commands_in(shell_text(path))) for path in (*PAGES, *REPORTS, *CONFIGS)}
+    assert ["./launch.sh"] in commands[ROOT / "README.md"]
+    assert [path.stem for path in CONFIGS if not commands[path]] == ["default"]  # which is no run
+    assert [path for path in REPORTS if not commands[path]] == []
 
 
 @pytest.mark.parametrize(
@@ -299,10 +299,10 @@ def test_every_message_of_troubleshooting_is_one_of_the_program():
 
 def test_every_dependency_has_a_licence_and_a_purpose():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    asked = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
+    lines = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
     page = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
     rows = re.findall(r"^\| ([\w-]+) \| [\w., -]+ \| .+ \|$", page, re.MULTILINE)
-    assert {re.sub(r"[^\w-].*", "", line) for line in asked} == set(rows) - {"Package"}
+    assert {re.sub(r"[^\w-].*", "", line) for line in lines} == set(rows) - {"Package"}
 
 
 @pytest.fixture(scope="module")
@@ -332,8 +332,8 @@ def test_claims_are_read_from_the_conclusions_and_no_verdict_is_made_up(tables):
     readme = (
         "## Conclusion\n\n| Claim | Source | Verdict | Size |\n|---|---|---|---|\n{}\n\n- Text."
     )
-    found = tables.claims(readme.format("| So it is | Noether 1918 | held in part | 2 times |"))
-    assert found == [("So it is", "Noether 1918", "held in part", "2 times")]
+    claims = tables.claims(readme.format("| So it is | Noether 1918 | held in part | 2 times |"))
+    assert claims == [("So it is", "Noether 1918", "held in part", "2 times")]
     with pytest.raises(ValueError, match="perhaps"):
         tables.claims(readme.format("| So it is | Noether 1918 | perhaps | 2 times |"))
     with pytest.raises(ValueError, match="expected a table"):

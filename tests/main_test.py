@@ -29,14 +29,14 @@ def message(tmp_path, monkeypatch, capsys):
     return message
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_an_unexpected_error_keeps_its_traceback_in_a_file(message, tmp_path, given):
+@pytest.mark.parametrize("has_workdir", [True, False])
+def test_an_unexpected_error_keeps_its_traceback_in_a_file(message, tmp_path, has_workdir):
     workdir = tmp_path / "run"
     workdir.mkdir()
-    text = message(TypeError("not a number\nof any kind"), *[f"--workdir={workdir}"] * given)
+    text = message(TypeError("not a number\nof any kind"), *[f"--workdir={workdir}"] * has_workdir)
     assert "unexpected TypeError: not a number;" in text and "report it" in text
     (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert str(path) in text and (path == workdir / "error.log") == given
+    assert str(path) in text and (path == workdir / "error.log") == has_workdir
     traceback = path.read_text()
     assert "Traceback" in traceback and "raise_error" in traceback
 
@@ -86,13 +86,13 @@ def test_what_reads_a_run_takes_no_programs_from_where_that_says(
     tmp_path, monkeypatch, flags, expected
 ):
     """The folder would hold native code of whoever made the run. None: what the user names."""
-    kept = []
-    monkeypatch.setattr(main.compiled, "keep", kept.append)
+    folders = []
+    monkeypatch.setattr(main.compiled, "keep", folders.append)
     monkeypatch.setattr(main, "_dispatch", lambda changes: bool(main._load(changes)) - 1)
     config = load(default.__file__, {"data.cache_dir": "theirs"})
     (tmp_path / "config.json").write_text(to_json(config))
     assert call(f"--workdir={tmp_path}", *(flag.replace("@", str(tmp_path)) for flag in flags)) == 0
-    assert kept == [expected] * (expected is not None)
+    assert folders == [expected] * (expected is not None)
 
 
 def test_a_traceback_is_written_into_no_file_that_a_link_names(message, tmp_path):

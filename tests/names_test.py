@@ -67,14 +67,14 @@ def module(path: Path) -> types.ModuleType:
 
 def owners(path: Path, first: str) -> Iterator[Any]:
     """What the first part of a dotted name may be: a module, a class, or what the file imports."""
-    own = vars(module(path)).get(first)
-    if isinstance(own, types.ModuleType | type):
-        yield own
+    owner = vars(module(path)).get(first)
+    if isinstance(owner, types.ModuleType | type):
+        yield owner
     for file in FILES:
         if first == (file.parent.name if file.stem == "__init__" else file.stem):
             yield module(file)
-        elif isinstance(found := vars(module(file)).get(first), type):
-            yield found
+        elif isinstance(member := vars(module(file)).get(first), type):
+            yield member
 
 
 def has(owner: Any, names: list[str]) -> bool:
