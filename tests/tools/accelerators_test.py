@@ -27,15 +27,15 @@ from transformer_jax.tools import accelerators
 )
 def test_accelerator_types_are_those_of_googles_tables(name, count, shape, host):
     """Hosts have four chips, but a plane of at most eight is one host."""
-    found = accelerators.parse(name)
-    assert (found.chips, found.shape, found.slices, found.host) == (count, shape, 1, host)
-    assert found.hosts * math.prod(host) == count
-    assert f"{count} " in str(found) and shape in str(found)
+    tpu = accelerators.parse(name)
+    assert (tpu.chips, tpu.shape, tpu.slices, tpu.host) == (count, shape, 1, host)
+    assert tpu.hosts * math.prod(host) == count
+    assert f"{count} " in str(tpu) and shape in str(tpu)
 
 
 def test_several_slices_have_their_chips_together():
-    found = accelerators.parse("2xv5e-256")
-    assert (found.chips, found.slices) == (256, 2) and "512 v5e chips" in str(found)
+    tpu = accelerators.parse("2xv5e-256")
+    assert (tpu.chips, tpu.slices) == (256, 2) and "512 v5e chips" in str(tpu)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def opened(browser, tmp_path):
     complaints = []
     context = browser.new_context(offline=True, accept_downloads=True)
 
-    def asked(request):
+    def check(request):
         if not request.url.startswith(("file:", "data:", "blob:")):
             complaints.append(request.url)
 
@@ -34,7 +34,7 @@ def opened(browser, tmp_path):
         tab = context.new_page()
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("request", asked)
+        tab.on("request", check)
         tab.goto((tmp_path / "page.html").as_uri())
         return tab
 

@@ -193,8 +193,8 @@ class Cloud:
 
     def is_clean(self) -> bool:
         """Whether nothing is left that costs, and the work directory is free again."""
-        left = [*(self.folder / "slices").iterdir(), *(self.folder / "requests").iterdir()]
-        return not left and not (self.workdir / "launch/lease").exists()
+        costs = [*(self.folder / "slices").iterdir(), *(self.folder / "requests").iterdir()]
+        return not costs and not (self.workdir / "launch/lease").exists()
 
     def close(self) -> None:
         """Ends what a failed test has left running."""

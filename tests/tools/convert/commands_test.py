@@ -65,10 +65,10 @@ def test_there_and_back(imported, tmp_path, capsys):
     assert call("--mode=generate", f"--workdir={work}", *arguments, *greedy) == 0
     assert len((tmp_path / "written").read_text().splitlines()) == 2
     assert call("--mode=export", f"--workdir={work}", f"--output={back}") == 0
-    found = {name: t.read() for name, t in safetensors.find(back).items()}
-    assert found.keys() == SHAPES.keys()
+    weights = {name: t.read() for name, t in safetensors.find(back).items()}
+    assert weights.keys() == SHAPES.keys()
     for name, tensor in safetensors.find(folder).items():
-        np.testing.assert_array_equal(found[name], tensor.read(), err_msg=name)
+        np.testing.assert_array_equal(weights[name], tensor.read(), err_msg=name)
     config = json.loads((back / "config.json").read_text())
     assert {key for key, value in CONFIG.items() if config[key] != value} == set()
     tokenizer = special_tokens.tokenizer(back, "decoder_only")
@@ -115,9 +115,9 @@ def test_there_and_back(imported, tmp_path, capsys):
     ],
 )
 def test_a_reference_of_another_model_is_refused(tmp_path, capsys, name, value, words):
-    given = {"input_ids": np.array([[5, 6, 7]]), "logits": np.zeros((1, 3, 12), "f4"), name: value}
+    parts = {"input_ids": np.array([[5, 6, 7]]), "logits": np.zeros((1, 3, 12), "f4"), name: value}
     header, data = {}, b""
-    for key, x in given.items():
+    for key, x in parts.items():
         end = len(data) + x.nbytes
         dtype = {"f": "F", "i": "I"}[x.dtype.kind] + str(8 * x.itemsize)
         header[key], data = entry(dtype, x.shape, len(data), end), data + x.tobytes()
@@ -147,8 +147,8 @@ def test_what_was_imported_without_a_tokenizer_is_refused_before_one_is_trained(
         assert "was imported without a tokenizer: have save_pretrained" in error
         assert "Training the tokenizer" not in error
     start = f"--config.checkpoint.init_from={work}"
-    own = f"--config={work / 'config.json'}", f"--workdir={tmp_path / 'tuned'}"
-    assert call("--mode=train", *own, start, cache) == 1
+    paths = f"--config={work / 'config.json'}", f"--workdir={tmp_path / 'tuned'}"
+    assert call("--mode=train", *paths, start, cache) == 1
     assert "has no tokenizer.json: restore it, or, where it was imported" in capsys.readouterr().err
     assert not (tmp_path / "cache" / "tokenizers").exists()
 
@@ -326,7 +326,7 @@ def test_rotations_that_are_not_scaled_have_one_base_in_every_spelling(values, b
 
 
 @functools.cache
-def drawn(kind, shared):
+def random_model(kind, shared):
     """The config of a model of a family that ties embeddings, its shapes, and random parameters."""
     values = SIZES | {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": True}
     run = build(load(default.__file__, FAMILIES[kind].settings(Settings(values, "", {}))))
@@ -353,18 +353,18 @@ def drawn(kind, shared):
 )
 def test_a_tensor_that_is_there_twice_has_one_content(tmp_path, kind, copy, name):
     """And one that may be there under its other name alone is read from that."""
-    ours, abstract, params = drawn(kind, name == "model.shared.weight")
+    ours, abstract, params = random_model(kind, name == "model.shared.weight")
     family = FAMILIES[kind]
     parts = tensors.written(params, family, ours, 8)
     shape, make = parts[name]
     files = [parts | {copy: (shape, make)}]
     if (name, copy) in family.aliases:
-        files.append({own: part for own, part in files[0].items() if own != name})
+        files.append({key: part for key, part in files[0].items() if key != name})
     for file in files:
         safetensors.write(tmp_path / safetensors.ONE_FILE, file)
-        found = tensors.named(safetensors.find(tmp_path), family)
-        again, told = tensors.read(found, family, ours, abstract)
-        assert not told
+        weights = tensors.named(safetensors.find(tmp_path), family)
+        again, notes = tensors.read(weights, family, ours, abstract)
+        assert not notes
         for path, leaf in arrays.flat(again).items():
             np.testing.assert_allclose(leaf, arrays.flat(params)[path], rtol=1e-6, atol=1e-6)
     parts[copy] = shape, lambda: make() + np.float32(1.0)

@@ -76,8 +76,8 @@ def opened(work):
         return run.data.labels, logits, trained.embed(TEXTS)
 
 
-def close(found, theirs):
-    for one, other in zip(found, theirs, strict=True):
+def close(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(other).max())
 
 
@@ -97,9 +97,9 @@ VECTORS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "pooling", "chosen", "kind", "told"), VECTORS)
+@pytest.mark.parametrize(("name", "pooling", "choice", "kind", "notes"), VECTORS)
 def test_vectors_are_those_of_transformers_and_what_is_left_out_is_said(
-    tmp_path, capsys, name, pooling, chosen, kind, told
+    tmp_path, capsys, name, pooling, choice, kind, notes
 ):
     theirs, work = tmp_path / "theirs", tmp_path / "ours"
     model, most = saved(theirs, name), 40
@@ -111,12 +111,12 @@ def test_vectors_are_those_of_transformers_and_what_is_left_out_is_said(
         (theirs / "sentence_bert_config.json").write_text(
             '{"max_seq_length": 4, "do_lower_case": 1}'
         )
-        most, told = 40 if chosen else 4, [*told, "do_lower_case=1"]
-    flags = [f"--config.model.pooling={chosen}"] * bool(chosen)
+        most, notes = 40 if choice else 4, [*notes, "do_lower_case=1"]
+    flags = [f"--config.model.pooling={choice}"] * bool(choice)
     assert call("--mode=import", f"--checkpoint={theirs}", f"--workdir={work}", *flags) == 0
     said = capsys.readouterr().out
-    assert all(words in said for words in told)
-    assert ("New" in said, "Not taken" in said) == (HEAD in told, told != [])
+    assert all(words in said for words in notes)
+    assert ("New" in said, "Not taken" in said) == (HEAD in notes, notes != [])
     tokenizer = transformers.AutoTokenizer.from_pretrained(theirs)
     for text, vector in zip(TEXTS, opened(work)[2], strict=True):
         ids = tokenizer(text, truncation=True, max_length=most, return_tensors="pt").input_ids
@@ -140,8 +140,8 @@ def test_a_head_with_its_labels_comes_and_goes(tmp_path, name):
     labels, logits, _ = opened(work)
     assert labels == tuple(LABELS.values())
     # Of a class at each token the same
-    own = logits if "Token" in name else [x[0] for x in logits]
-    close(own, expected(model, theirs))
+    outputs = logits if "Token" in name else [x[0] for x in logits]
+    close(outputs, expected(model, theirs))
     assert call("--mode=export", f"--workdir={work}", f"--output={back}") == 0
     again, report = type(model).from_pretrained(back, output_loading_info=True)
     assert not any(report.values()) and again.config.id2label == LABELS
@@ -174,8 +174,8 @@ def test_what_was_fine_tuned_goes_back(tmp_path, task):
     assert not any(report.values())
     labels, logits, _ = opened(tuned)
     assert tuple(model.eval().config.id2label.values()) == labels
-    own = [x if task == "tagging" else x[0] for x in logits]
-    close(own, expected(model, back))
+    outputs = [x if task == "tagging" else x[0] for x in logits]
+    close(outputs, expected(model, back))
     assert commands.import_(tmp_path / "again", str(back)) == 0
     again = opened(tmp_path / "again")
     assert again[0] == labels

@@ -139,8 +139,8 @@ def test_old_and_new_spellings_say_the_same(kind, old, new):
     ],
 )
 def test_what_is_left_out_means_what_their_class_takes(kind, values, expected):
-    found = ours(kind, **values)
-    assert {name: found[f"model.{name}"] for name in expected} == expected
+    settings = ours(kind, **values)
+    assert {name: settings[f"model.{name}"] for name in expected} == expected
 
 
 REFUSED = [
@@ -193,9 +193,9 @@ BART = dict(
 )
 def test_sides_that_differ_and_old_keys_that_contradict_are_refused(kind, values, words):
     sizes = dict.fromkeys(SIZES, None)  # which they have not
-    kept = {"vocab_size": 99, "max_position_embeddings": 64}
+    limits = {"vocab_size": 99, "max_position_embeddings": 64}
     with pytest.raises(ValueError, match=words):
-        ours(kind, **{**sizes, **kept, **BART, **values})
+        ours(kind, **{**sizes, **limits, **BART, **values})
 
 
 OWN = {"attention_weights": "sink", "attention_gate": "head", "norm": "dyt", "residual": "x0"}

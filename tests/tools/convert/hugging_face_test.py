@@ -514,9 +514,9 @@ def test_an_exported_tokenizer_gives_what_our_model_reads(tmp_path, kind, archit
     (tmp_path / "theirs").mkdir()
     special_tokens.save(tmp_path / "theirs", tokenizer, {}, architecture)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
-    found = theirs(lines)
-    assert found["input_ids"] == [ours[number] for number in range(len(lines))]
-    assert {*found} == {"input_ids", "attention_mask"}
+    encoding = theirs(lines)
+    assert encoding["input_ids"] == [ours[number] for number in range(len(lines))]
+    assert {*encoding} == {"input_ids", "attention_mask"}
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])
@@ -534,7 +534,7 @@ def test_generation_is_token_for_token(imported, name, method):
     config = imported(name).config(changes)
     with jax.default_matmul_precision("highest"), built(config, workdir) as run:
         trained = restore.trained(run, workdir, restore.find(run, workdir, None))
-        ours = [list(map(int, found[0])) for found in trained.generate(run.data.prompts(lines))]
+        ours = [list(map(int, beams[0])) for beams in trained.generate(run.data.prompts(lines))]
         special_tokens = run.data.tokenizer.special
     model = copy.deepcopy(_perturbed(name))
     for number, line in enumerate(lines):
@@ -557,7 +557,7 @@ def test_generation_is_token_for_token(imported, name, method):
             return scores
 
         with torch.no_grad():
-            found = model.generate(
+            tokens = model.generate(
                 torch.tensor([prompt]),
                 attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
                 max_new_tokens=limit,
@@ -574,10 +574,10 @@ def test_generation_is_token_for_token(imported, name, method):
                 use_cache=False,  # which theirs sizes by the encoder's layers
                 forced_eos_token_id=None,
             )[0].tolist()
-        found = found[len(prompt) :] if decoder else found[1:]
-        end = next(place for place, i in enumerate(found) if i in special_tokens.ends)
-        assert ours[number] == found[:end]
-        assert not {*special_tokens.never} & {*found}
+        tokens = tokens[len(prompt) :] if decoder else tokens[1:]
+        end = next(place for place, i in enumerate(tokens) if i in special_tokens.ends)
+        assert ours[number] == tokens[:end]
+        assert not {*special_tokens.never} & {*tokens}
 
 
 # Without dropout, and as torch.optim.AdamW is called below.

@@ -89,7 +89,7 @@ def perturbed(model):
     return model.eval()
 
 
-def made(name):
+def random_model(name):
     """A random model: "vit", or "detr" with the kind of its backbone's blocks."""
     torch.manual_seed(0)
     if name == "vit":
@@ -117,7 +117,7 @@ def imported(tmp_path_factory):
     @functools.cache
     def run(name):
         home = tmp_path_factory.mktemp("model")
-        model, draw = made(name), np.random.default_rng(0)
+        model, draw = random_model(name), np.random.default_rng(0)
         model.save_pretrained(home / "theirs")
         kind = name.split()[0]
         size = {"height": 16, "width": 24} if kind == "vit" else {"shortest_edge": 96}
@@ -147,8 +147,8 @@ def theirs(model, pixels):
     with torch.no_grad():
         if isinstance(model, transformers.ViTForImageClassification):
             return [model(values).logits.numpy()]
-        told = model(values, pixel_mask=torch.tensor(mask))
-    return [told.logits.numpy(), told.pred_boxes.numpy()]
+        outputs = model(values, pixel_mask=torch.tensor(mask))
+    return [outputs.logits.numpy(), outputs.pred_boxes.numpy()]
 
 
 def ours(one, changes=None):
@@ -159,20 +159,20 @@ def ours(one, changes=None):
         assert folder is not None
         params = restore.load_parameters([folder], run.abstract_state().params)
         batches: Any = run.data.prompts(one.files)
-        found: dict[int, Any] = {}
+        by_number: dict[int, Any] = {}
         for batch, numbers in batches:
-            told = run.outputs(params, batch, None, ())[0].arrays()
+            outputs = run.outputs(params, batch, None, ())[0].arrays()
             boxes = run.task.recipe.name == "detection"
-            parts = [told.logits[-1], told.boxes[-1]] if boxes else [told[:, 0]]
+            parts = [outputs.logits[-1], outputs.boxes[-1]] if boxes else [outputs[:, 0]]
             for row, number in enumerate(numbers.tolist()):
-                found[number] = [np.asarray(part[row]) for part in parts]
-    rows = [found[number] for number in range(len(one.files))]
+                by_number[number] = [np.asarray(part[row]) for part in parts]
+    rows = [by_number[number] for number in range(len(one.files))]
     return [np.stack(part) for part in zip(*rows, strict=True)]
 
 
-def furthest(found, expected):
+def furthest(outputs, expected):
     """The largest difference, as a share of the largest value."""
-    pairs = zip(found, expected, strict=True)
+    pairs = zip(outputs, expected, strict=True)
     return max(np.abs(a - b).max() / np.abs(b).max() for a, b in pairs)
 
 
@@ -255,8 +255,8 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
     assert not any(report.values()), report
     assert tuple(model.config.id2label.values()) == NAMES
     assert furthest(theirs(model.eval(), one.pixels), theirs(one.model, one.pixels)) <= 1e-5
-    found = transformers.AutoImageProcessor.from_pretrained(back)
-    assert list(found.image_mean) == MEAN and list(found.image_std) == STD
+    processor = transformers.AutoImageProcessor.from_pretrained(back)
+    assert list(processor.image_mean) == MEAN and list(processor.image_std) == STD
     assert commands.import_(tmp_path / "ours", str(back)) == 0
     before, after = (work / "config.json" for work in (one.workdir, tmp_path / "ours"))
     assert before.read_text() == after.read_text()
@@ -268,15 +268,15 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
 def as_timm_names_it(name):
     """The name in timm's ResNet, as files of facebook/detr-resnet-50 have it."""
     kinds = {"convolution": "conv", "normalization": "bn"}
-    name = re.sub(r"embedder\.embedder\.(\w+)\.", lambda found: f"{kinds[found[1]]}1.", name)
+    name = re.sub(r"embedder\.embedder\.(\w+)\.", lambda match: f"{kinds[match[1]]}1.", name)
     name = re.sub(
         r"encoder\.stages\.(\d)\.layers\.(\d+)\.",
-        lambda found: f"layer{int(found[1]) + 1}.{found[2]}.",
+        lambda match: f"layer{int(match[1]) + 1}.{match[2]}.",
         name,
     )
     name = re.sub(
         r"\.layer\.(\d)\.(\w+)\.",
-        lambda found: f".{kinds[found[2]]}{int(found[1]) + 1}.",
+        lambda match: f".{kinds[match[2]]}{int(match[1]) + 1}.",
         name,
     )
     return name.replace("shortcut.convolution", "downsample.0").replace(
@@ -305,9 +305,9 @@ def test_sizes_of_images_are_read_in_every_spelling(tmp_path, size, expected, fi
         with pytest.raises(ValueError, match=expected):
             FAMILIES["detr"].settings(theirs)
         return
-    found = FAMILIES["detr"].settings(theirs)
-    assert (found["data.image_size"], found["data.image_fit"]) == (expected, fit)
-    assert len(found["model.pixel_mean"]) == (1 if "image_mean" in size else 3)
+    settings = FAMILIES["detr"].settings(theirs)
+    assert (settings["data.image_size"], settings["data.image_fit"]) == (expected, fit)
+    assert len(settings["model.pixel_mean"]) == (1 if "image_mean" in size else 3)
 
 
 def shown_as_there(folder, settings, pixels):
@@ -319,7 +319,7 @@ def shown_as_there(folder, settings, pixels):
 
 
 @pytest.mark.parametrize(
-    ("own", "words"),
+    ("changes", "words"),
     [
         ({"size": 32}, ""),
         ({"size": {"height": 32, "width": 32}, "do_normalize": False}, ""),
@@ -329,26 +329,26 @@ def shown_as_there(folder, settings, pixels):
         ({"do_resize": False}, "do_resize=False is not what is done here"),
     ],
 )
-def test_images_are_seen_as_there_or_it_is_said(tmp_path, caplog, own, words):
+def test_images_are_seen_as_there_or_it_is_said(tmp_path, caplog, changes, words):
     """Of a wide image; what is not warned of is the same but for rounding to bytes."""
     rng = np.random.default_rng(0)
     smooth = Image.fromarray(rng.integers(0, 256, (6, 9, 3), dtype=np.uint8)).resize((96, 64))
     there = {"image_processor_type": "ViTImageProcessor", "image_mean": MEAN, "image_std": STD}
-    seen = shown_as_there(tmp_path, there | own, np.asarray(smooth))
+    pixels = shown_as_there(tmp_path, there | changes, np.asarray(smooth))
     theirs = Settings(VIT | {"image_size": 32}, str(tmp_path / "config.json"), {})
     caplog.clear()
-    found = FAMILIES["vit"].settings(theirs)
+    settings = FAMILIES["vit"].settings(theirs)
     fitting = ImageSettings(
-        size=found["data.image_size"],
-        fit=found["data.image_fit"],
+        size=settings["data.image_size"],
+        fit=settings["data.image_fit"],
         channels=3,
         augment=(),
         patch_size=8,
         prefix_tokens=1,
     )
     ours, _ = fitted(np.asarray(smooth), NO_BOXES, fitting)
-    ours = (ours / 255 - found["model.pixel_mean"]) / found["model.pixel_std"]
-    same = seen.shape == ours.shape and np.abs(seen - ours).max() < 0.03
+    ours = (ours / 255 - settings["model.pixel_mean"]) / settings["model.pixel_std"]
+    same = pixels.shape == ours.shape and np.abs(pixels - ours).max() < 0.03
     assert same == (not words) and (words in caplog.text if words else not caplog.text)
 
 
@@ -363,29 +363,29 @@ def test_what_is_one_size_there_is_one_here(tmp_path):
 @pytest.mark.parametrize("shape", [(480, 640), (640, 480), (500, 1000), (1000, 500), (400, 400)])
 def test_a_detr_sees_either_orientation_as_large_as_there(shape):
     """But for whole patches, 32 pixels a side, down to which the longest side is cut too."""
-    found = FAMILIES["detr"].settings(Settings(DETR, "config.json", {}))
-    own = FITS["inside"](shape[0], shape[1], found["data.image_size"], 32)[1]
+    settings = FAMILIES["detr"].settings(Settings(DETR, "config.json", {}))
+    size = FITS["inside"](shape[0], shape[1], settings["data.image_size"], 32)[1]
     processor = transformers.DetrImageProcessor()
     image = Image.fromarray(np.zeros((*shape, 3), np.uint8))
     there = processor(image, return_tensors="np")["pixel_values"].shape[2:]
-    assert max(abs(a - b) for a, b in zip(own, there, strict=True)) <= 32
+    assert max(abs(a - b) for a, b in zip(size, there, strict=True)) <= 32
 
 
 def test_a_detr_that_is_imported_steps_as_ours():
-    own = detr_r50.get_config().optimizer
-    found = FAMILIES["detr"].settings(Settings(DETR, "config.json", {}))
+    optimizer = detr_r50.get_config().optimizer
+    settings = FAMILIES["detr"].settings(Settings(DETR, "config.json", {}))
     for key in ("name", "weight_decay", "groups"):
-        assert found[f"optimizer.{key}"] == own[key]
+        assert settings[f"optimizer.{key}"] == optimizer[key]
 
 
 def test_names_of_timm_are_known(imported):
-    found = safetensors.find(imported("detr bottleneck").theirs)
-    renamed = {as_timm_names_it(name): tensor for name, tensor in found.items()}
-    kept = renamed.keys() & found.keys()
-    assert not [name for name in kept if name.startswith("model.backbone")]
+    weights = safetensors.find(imported("detr bottleneck").theirs)
+    renamed = {as_timm_names_it(name): tensor for name, tensor in weights.items()}
+    names = renamed.keys() & weights.keys()
+    assert not [name for name in names if name.startswith("model.backbone")]
     assert "model.backbone.conv_encoder.model.layer4.0.downsample.1.running_var" in renamed
     assert "model.backbone.conv_encoder.model.bn1.weight" in renamed
-    assert tensors.named(renamed, FAMILIES["detr"]) == found
+    assert tensors.named(renamed, FAMILIES["detr"]) == weights
 
 
 def test_one_mean_of_all_channels_is_written_for_each(tmp_path):
@@ -393,22 +393,22 @@ def test_one_mean_of_all_channels_is_written_for_each(tmp_path):
     config = load(default.__file__, changes | {"model.pixel_mean": (0.25,)})
     (tmp_path / "labels.json").write_text('["a", "b"]')
     with built(config, tmp_path) as run:
-        shown = run.data.settings.images
-        assert shown is not None
-        images.save(tmp_path, "ViTForImageClassification", shown, run.model.config)
-    found = transformers.AutoImageProcessor.from_pretrained(tmp_path)
-    assert list(found.image_mean) == [0.25] * 3 and list(found.image_std) == [0.5] * 3
-    assert dict(found.size) == {"height": 224, "width": 224}
-    assert images.channels(shown, {}) == {"num_channels": 3}
+        settings = run.data.settings.images
+        assert settings is not None
+        images.save(tmp_path, "ViTForImageClassification", settings, run.model.config)
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    assert list(processor.image_mean) == [0.25] * 3 and list(processor.image_std) == [0.5] * 3
+    assert dict(processor.size) == {"height": 224, "width": 224}
+    assert images.channels(settings, {}) == {"num_channels": 3}
     with pytest.raises(ValueError, match="data.channels=3 has no counterpart there, only 1"):
-        images.channels(shown, {"num_channels": 1})
-    cover = dataclasses.replace(shown, fit="cover")
+        images.channels(settings, {"num_channels": 1})
+    cover = dataclasses.replace(settings, fit="cover")
     images.save(tmp_path, "ViTForImageClassification", cover, run.model.config)
-    found = transformers.AutoImageProcessor.from_pretrained(tmp_path)
-    assert found.do_center_crop and dict(found.crop_size) == {"height": 224, "width": 224}
-    for own, theirs in (((224, 32), {}), ((224, 224), {"num_queries": 9})):
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    assert processor.do_center_crop and dict(processor.crop_size) == {"height": 224, "width": 224}
+    for size, theirs in (((224, 32), {}), ((224, 224), {"num_queries": 9})):
         with pytest.raises(ValueError, match="data.image_fit='cover' .* has no counterpart there"):
-            images.channels(dataclasses.replace(cover, size=own), theirs)
+            images.channels(dataclasses.replace(cover, size=size), theirs)
 
 
 def test_positions_in_every_attention_are_no_vit():
@@ -421,16 +421,16 @@ def test_positions_in_every_attention_are_no_vit():
 
 @pytest.mark.parametrize("older", [True, False])
 def test_a_network_that_is_named_alone_has_its_published_sizes(older):
-    own = {"use_timm_backbone": True, "backbone": "resnet101", "backbone_config": None}
-    own |= {"use_pretrained_backbone": True, "backbone_kwargs": {"in_chans": 3}}
-    own |= {"classifier_dropout": 0.0, "max_position_embeddings": 1024, "num_hidden_layers": 2}
+    backbone = {"use_timm_backbone": True, "backbone": "resnet101", "backbone_config": None}
+    backbone |= {"use_pretrained_backbone": True, "backbone_kwargs": {"in_chans": 3}}
+    backbone |= {"classifier_dropout": 0.0, "max_position_embeddings": 1024, "num_hidden_layers": 2}
     if not older:
-        own = {"backbone_config": {"model_type": "timm_backbone", "backbone": "resnet101"}}
-    theirs = Settings(transformers.DetrConfig(**DETR).to_dict() | own, "config.json", {})
-    found = FAMILIES["detr"].settings(theirs)
+        backbone = {"backbone_config": {"model_type": "timm_backbone", "backbone": "resnet101"}}
+    theirs = Settings(transformers.DetrConfig(**DETR).to_dict() | backbone, "config.json", {})
+    settings = FAMILIES["detr"].settings(theirs)
     theirs.check_known(FAMILIES["detr"].idle)
-    assert found["model.resnet_depths"] == (3, 4, 23, 3) and found["model.stem"] == "resnet"
-    assert found["model.patch_size"] == 32 and found["data.image_size"] == (800, 1312)
+    assert settings["model.resnet_depths"] == (3, 4, 23, 3) and settings["model.stem"] == "resnet"
+    assert settings["model.patch_size"] == 32 and settings["data.image_size"] == (800, 1312)
 
 
 @pytest.mark.parametrize(
@@ -446,8 +446,8 @@ def test_a_network_that_is_named_alone_has_its_published_sizes(older):
         ("detr", {"decoder_ffn_dim": 7}, "decoder_ffn_dim=7 has no counterpart"),
         ("detr", {"backbone": "resnet26"}, "backbone='resnet26' has no counterpart"),
         *(
-            ("detr", {"backbone_config": {"model_type": "resnet"} | own}, words)
-            for own, words in (
+            ("detr", {"backbone_config": {"model_type": "resnet"} | backbone}, words)
+            for backbone, words in (
                 ({"hidden_sizes": [64, 128, 256, 1024]}, "backbone_config: hidden_sizes="),
                 ({"downsample_in_bottleneck": True}, "downsample_in_bottleneck=True"),
                 ({"depths": [3, "x"]}, "depths=.* is not made of whole numbers above 0"),

@@ -41,12 +41,12 @@ def test_tensors_are_those_of_torch(tmp_path):
         **{name: numbers[:3].to(getattr(torch, name)) for name in ("uint8", "bool")},
     }
     torch.save(state, tmp_path / "pytorch_model.bin")
-    found = pickled.tensors(tmp_path / "pytorch_model.bin")
-    assert found.keys() == state.keys()
+    tensors = pickled.tensors(tmp_path / "pytorch_model.bin")
+    assert tensors.keys() == state.keys()
     for name, tensor in state.items():
-        own = found[name].read()
-        assert own.shape == tensor.shape and str(tensor.dtype).endswith(own.dtype.name)
-        np.testing.assert_array_equal(own.astype("f8"), tensor.detach().double(), err_msg=name)
+        array = tensors[name].read()
+        assert array.shape == tensor.shape and str(tensor.dtype).endswith(array.dtype.name)
+        np.testing.assert_array_equal(array.astype("f8"), tensor.detach().double(), err_msg=name)
 
 
 def test_a_pickled_checkpoint_is_imported_where_it_is_asked_for(tmp_path, capsys):
@@ -104,8 +104,8 @@ def test_a_pickle_by_hand_is_read_and_none_that_is_cut_off_or_compressed(tmp_pat
     path = tmp_path / "x.bin"
     zipped(path, TENSOR)
     np.testing.assert_array_equal(pickled.tensors(path)["x"].read(), [1.5, -2])
-    for left in (0, 20, 300):
-        path.write_bytes(path.read_bytes()[:left])
+    for size in (0, 20, 300):
+        path.write_bytes(path.read_bytes()[:size])
         with pytest.raises(ValueError, match="x.bin: not a whole file of PyTorch 1.6 or later"):
             pickled.tensors(path)
     zipped(path, TENSOR, zipfile.ZIP_DEFLATED)

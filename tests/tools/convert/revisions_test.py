@@ -43,17 +43,17 @@ def test_an_exported_training_shows_the_same_scores_by_step(tmp_path):
         folder = tmp_path / "theirs" / f"stage1-step{step}-tokens{step}B"
         flags = f"--checkpoint={step}", f"--output={folder}"
         assert call("--mode=export", run, *flags) == 0
-    own = ("data.source=text", f"data.dir={tmp_path}", f"data.cache_dir={tmp_path}/cache")
-    own += ("data.validation=('test.en',)", "data.test=()", "data.row_target_length=8")
-    own += ("data.max_target_length=8",)
+    changes = ("data.source=text", f"data.dir={tmp_path}", f"data.cache_dir={tmp_path}/cache")
+    changes += ("data.validation=('test.en',)", "data.test=()", "data.row_target_length=8")
+    changes += ("data.max_target_length=8",)
     theirs = f"--checkpoint={tmp_path}/theirs", "--revision_folders"
-    assert call("--mode=import", back, *theirs, *(f"--config.{change}" for change in own)) == 0
+    assert call("--mode=import", back, *theirs, *(f"--config.{change}" for change in changes)) == 0
     assert saved_steps(tmp_path / "back") == STEPS
     curves = []
     for flag in (run, back):
         assert call("--mode=evaluate", flag, "--checkpoint=all") == 0
-        found = records.read(tmp_path / flag.rpartition("/")[2]).curves
-        curves.append({name: x.points() for name, x in found.items() if "checkpoints/" in name})
+        by_name = records.read(tmp_path / flag.rpartition("/")[2]).curves
+        curves.append({name: x.points() for name, x in by_name.items() if "checkpoints/" in name})
     assert curves[0].keys() == curves[1].keys() >= {"checkpoints/validation/loss"}
     for name, points in curves[0].items():
         assert [step for step, _ in points] == STEPS

@@ -27,17 +27,17 @@ def entry(dtype, shape, start, end):
 
 def test_what_is_written_is_read(tmp_path):
     tensors = {"a.b": np.arange(6, dtype=np.float32).reshape(2, 3).T, "c": np.array([7], "f4")}
-    found = safetensors.find(write(tmp_path / "m", **tensors))
-    assert found.keys() == tensors.keys()
+    entries = safetensors.find(write(tmp_path / "m", **tensors))
+    assert entries.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        np.testing.assert_array_equal(found[name].read(), tensor)
+        np.testing.assert_array_equal(entries[name].read(), tensor)
 
 
 def test_a_half_is_read_exactly(tmp_path):
     values = np.array([1 / 3, -2.5e30, 65504.0], "f4").astype(ml_dtypes.bfloat16)
     raw(tmp_path / "model.safetensors", {"x": entry("BF16", [3], 0, 6)}, values.tobytes())
-    found = safetensors.find(tmp_path)["x"].read()
-    np.testing.assert_array_equal(found.astype(np.float32), values.astype(np.float32))
+    array = safetensors.find(tmp_path)["x"].read()
+    np.testing.assert_array_equal(array.astype(np.float32), values.astype(np.float32))
 
 
 def test_an_index_names_the_files(tmp_path):
@@ -46,8 +46,8 @@ def test_an_index_names_the_files(tmp_path):
     files = {"a": "one.safetensors", "b": "two.safetensors"}
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": files}))
-    found = safetensors.find(tmp_path)
-    assert {name: tensor.shape for name, tensor in found.items()} == {"a": (2, 2), "b": (3,)}
+    tensors = safetensors.find(tmp_path)
+    assert {name: tensor.shape for name, tensor in tensors.items()} == {"a": (2, 2), "b": (3,)}
     index.write_text(json.dumps({"weight_map": files | {"d": "two.safetensors"}}))
     with pytest.raises(ValueError, match="two.safetensors: there is no tensor 'd'"):
         safetensors.find(tmp_path)

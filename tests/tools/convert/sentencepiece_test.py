@@ -39,11 +39,11 @@ def test_texts_become_the_ids_of_sentencepiece(tmp_path, kind, name):
     config = {"model_type": "marian", "is_encoder_decoder": True, "eos_token_id": 0}
     config |= {"pad_token_id": len(ids) - 1, "decoder_start_token_id": len(ids) - 1}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = special_tokens.tokenizer(tmp_path, "encoder_decoder")
-    assert found is not None
-    for line, row in zip(LINES, found.encode(LINES), strict=True):
+    tokenizer = special_tokens.tokenizer(tmp_path, "encoder_decoder")
+    assert tokenizer is not None
+    for line, row in zip(LINES, tokenizer.encode(LINES), strict=True):
         expected = [ids.get(piece, ids["<unk>"]) for piece in theirs.encode(line, out_type=str)]
         assert row == expected, line
         if ids["<unk>"] not in row:
-            assert found.decode(row) == theirs.decode(theirs.encode(line))
-    assert found.encode([">>deu<< The"])[0][0] == ids[">>deu<<"]
+            assert tokenizer.decode(row) == theirs.decode(theirs.encode(line))
+    assert tokenizer.encode([">>deu<< The"])[0][0] == ids[">>deu<<"]

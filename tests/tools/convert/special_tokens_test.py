@@ -58,11 +58,11 @@ def test_ids_of_an_imported_tokenizer_are_the_librarys(tmp_path, kind, added, sp
     assert [*names] == ["[SEP]", "[CLS]", "[UNK]", "[MASK]"]
     imported.save(tmp_path / "tokenizer.json")
     saved = load_tokenizer(tmp_path / "tokenizer.json")
-    for found in (imported, saved, pickle.loads(pickle.dumps(saved))):
-        assert found.encode(LINES) == expected
-        assert found.fingerprint == imported.fingerprint
-        assert json.loads(found.described)["padding_side"] == "left"  # as export writes it
-        assert found.described == imported.described
+    for tokenizer in (imported, saved, pickle.loads(pickle.dumps(saved))):
+        assert tokenizer.encode(LINES) == expected
+        assert tokenizer.fingerprint == imported.fingerprint
+        assert json.loads(tokenizer.described)["padding_side"] == "left"  # as export writes it
+        assert tokenizer.described == imported.described
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -71,14 +71,14 @@ def test_what_was_imported_before_reads_special_tokens_as_text_as_it_did(tmp_pat
     library.save(str(tmp_path / "tokenizer.json"))
     ids = {"pad": None, "eos": 258, "bos": 259, "unk": 0, "mask": 257}
     (tmp_path / "special_ids.json").write_text(json.dumps(ids))
-    found = load_tokenizer(tmp_path / "tokenizer.json")
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
     library.encode_special_tokens = True
-    assert found.encode(LINES) == [e.ids for e in library.encode_batch(LINES, False, False)]
-    assert found.special == SpecialIds(**ids)
-    told = json.dumps([None, 258, 259, 0, 257, [], []])  # so data prepared then is still its own
-    assert found.fingerprint == hashlib.sha256((library.to_str() + told).encode()).hexdigest()
+    assert tokenizer.encode(LINES) == [e.ids for e in library.encode_batch(LINES, False, False)]
+    assert tokenizer.special == SpecialIds(**ids)
+    suffix = json.dumps([None, 258, 259, 0, 257, [], []])  # so data prepared then is still its own
+    assert tokenizer.fingerprint == hashlib.sha256((library.to_str() + suffix).encode()).hexdigest()
     assert (
-        found.fingerprint
+        tokenizer.fingerprint
         != load_tokenizer(tmp_path / "tokenizer.json", SpecialIds(**ids, in_text=True)).fingerprint
     )
 
@@ -99,9 +99,9 @@ def test_it_is_said_where_a_model_reads_other_ids_around_a_text(
     checkpoint(tmp_path / "theirs", KINDS["bpe"](), frame=frame)
     imported = special_tokens.tokenizer(tmp_path / "theirs", architecture)
     assert imported is not None
-    told = special_tokens.unlike(tmp_path / "theirs", imported.special, architecture)
+    warnings = special_tokens.unlike(tmp_path / "theirs", imported.special, architecture)
     if words is None:
-        assert not told
+        assert not warnings
         return
     with pytest.raises(ValueError, match=words):
-        raise ValueError(*told)
+        raise ValueError(*warnings)

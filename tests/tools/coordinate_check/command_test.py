@@ -40,8 +40,8 @@ def test_what_grows_decides(monkeypatch, capsys, changes, grows, status, words):
 
     monkeypatch.setattr(command, "_train", train)
     slow = {"optimizer.burn_in_steps": 20, "optimizer.layer_warm_ups": (("decoder/*", 1, 2, 9),)}
-    config, found = check(changes | slow)
-    assert found == status and words in capsys.readouterr().out.splitlines()
+    config, code = check(changes | slow)
+    assert code == status and words in capsys.readouterr().out.splitlines()
     for larger in trained:
         model = larger.model
         assert model.head_dim == 64 and model.d_model == 64 * model.num_heads

@@ -12,22 +12,22 @@ from transformer_jax.tools.coordinate_check import coordinates
 def test_sizes_are_means_over_real_tokens():
     batch = tiny.packed_batch()
     before, after = (tiny.random_parameters(POST_LN, seed) for seed in (0, 1))
-    found = coordinates.sizes(make(POST_LN), before, after, batch)
+    sizes = coordinates.sizes(make(POST_LN), before, after, batch)
     look = observe_function(POST_LN)
     (old_outputs, olds), (outputs, news) = look(before, batch), look(after, batch)
     real = batch["targets_segment_ids"] > 0
     pairs = {"logits": (old_outputs.arrays(), outputs.arrays(), real)}
-    for stack, seen in news.items():
-        real = seen.real
-        pairs[f"{stack} input"] = olds[stack].inputs[0], seen.inputs[0], real
-        pairs[f"{stack} output"] = olds[stack].final, seen.final, real
+    for stack, activations in news.items():
+        real = activations.real
+        pairs[f"{stack} input"] = olds[stack].inputs[0], activations.inputs[0], real
+        pairs[f"{stack} output"] = olds[stack].final, activations.final, real
     expected = {}
     for name, (old, new, real) in pairs.items():
         expected[name] = np.mean(np.abs(np.asarray(new)[real]))
         expected[f"change of {name}"] = np.mean(np.abs(np.asarray(new - old)[real]))
-    assert found.keys() == expected.keys()
+    assert sizes.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(sizes[name], value, rtol=1e-5, err_msg=name)
 
 
 def sizes_of(powers, scales=(1, 2, 4, 8), seeds=3):
@@ -45,9 +45,9 @@ def sizes_of(powers, scales=(1, 2, 4, 8), seeds=3):
 
 def test_slopes_are_the_powers():
     powers = {"x": [0.0, -0.5, 1.25]}
-    found = coordinates.slopes((1, 2, 4, 8), sizes_of(powers))
-    np.testing.assert_allclose(found["x"], powers["x"], atol=1e-12)
-    np.testing.assert_array_equal(found["nothing"], 0.0)  # before the first change, and frozen
+    slopes = coordinates.slopes((1, 2, 4, 8), sizes_of(powers))
+    np.testing.assert_allclose(slopes["x"], powers["x"], atol=1e-12)
+    np.testing.assert_array_equal(slopes["nothing"], 0.0)  # before the first change, and frozen
     sizes = sizes_of(powers)
     for seed in sizes[2]:
         seed["x"] = np.array([0.0, np.nan, 1.0])  # a 0 among others has no slope
@@ -66,8 +66,8 @@ def test_slopes_are_the_powers():
     ],
 )
 def test_what_grows_from_the_eighth_step_on_is_told(name, slopes, expected):
-    found = coordinates.grown({name: np.array(slopes)})
+    growth = coordinates.grown({name: np.array(slopes)})
     if expected is None:
-        assert found == {}
+        assert growth == {}
     else:
-        np.testing.assert_equal(found, {name: expected})
+        np.testing.assert_equal(growth, {name: expected})

@@ -10,9 +10,9 @@ import numpy as np
 
 def data(page: str) -> Any:
     """What was embedded into a page."""
-    found = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    match = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
+    assert match
+    return json.loads(match[1])
 
 
 def unreached(tab: Any) -> list[str]:

@@ -28,19 +28,19 @@ NASTY = ["<script>document.title='bad'</script>", "\"'&", "مرحبا", "</scrip
 def test_chances_add_up_and_are_ordered():
     tokenizer = train_tokenizer("words", ["a b c d e f"], 100)
     logits = np.log([[0.5, 0.25, 0.125, 0.0625, 0.0625]]) + 7
-    (found,) = chances(tokenizer, np.asarray(logits), [2])
-    np.testing.assert_allclose(found["probability"], 0.125)
-    assert found["rank"] == 3
-    np.testing.assert_allclose([p for _, p in found["best"]], [0.5, 0.25, 0.125, 0.0625, 0.0625])
+    (chance,) = chances(tokenizer, np.asarray(logits), [2])
+    np.testing.assert_allclose(chance["probability"], 0.125)
+    assert chance["rank"] == 3
+    np.testing.assert_allclose([p for _, p in chance["best"]], [0.5, 0.25, 0.125, 0.0625, 0.0625])
 
 
 @pytest.mark.parametrize("kind", ["words", "bytes"])
 def test_every_token_has_a_label_that_is_seen(kind):
     tokenizer = train_tokenizer(kind, ["a ü\tb"], 300)
     ids = list(range(tokenizer.vocab_size))
-    found = labels(tokenizer, ids)
-    assert all(label.strip() and label.isprintable() and "\ufffd" not in label for label in found)
-    assert {"U+0000", "U+001B", "␣"} <= set(found) or kind == "words"
+    names = labels(tokenizer, ids)
+    assert all(label.strip() and label.isprintable() and "\ufffd" not in label for label in names)
+    assert {"U+0000", "U+001B", "␣"} <= set(names) or kind == "words"
 
 
 def test_a_text_of_carried_states_is_read_in_segments():
@@ -106,9 +106,9 @@ def test_logits_that_are_not_finite_are_told_with_their_line(monkeypatch):
 @pytest.mark.parametrize("kind", tiny.POSITIONS)
 def test_positions_of_every_kind_are_shown_in_finite_numbers(kind):
     config = tiny.config(positions=kind)
-    found = figures(config, tiny.random_parameters(config), 12)
-    assert found
-    for each in found:
+    plots = figures(config, tiny.random_parameters(config), 12)
+    assert plots
+    for each in plots:
         parts = each["lines"].values() if "lines" in each else [each["values"]]
         assert all(np.isfinite(array(part)).all() for part in parts)
 
@@ -118,8 +118,8 @@ def test_rotations_of_layers_with_and_without_a_window_are_both_shown():
     products = [
         f["values"] for f in figures(tiny.config(positions="rotary", **layers), {}, 12)[::2]
     ]
-    for found, base in zip(products, (10_000.0, 50.0), strict=True):
-        np.testing.assert_allclose(array(found), turned(8, 64, base), atol=1e-3)
+    for product, base in zip(products, (10_000.0, 50.0), strict=True):
+        np.testing.assert_allclose(array(product), turned(8, 64, base), atol=1e-3)
 
 
 def test_rotary_products_depend_on_distance_as_rotations_do():
@@ -130,9 +130,9 @@ def test_rotary_products_depend_on_distance_as_rotations_do():
 
 def test_similarity_is_the_cosine_and_its_mean_by_distance():
     vectors = np.array([[1.0, 0], [1, 1], [0, 2]])
-    found = similarity(vectors)
-    np.testing.assert_allclose(found[0], [1, 0.5**0.5, 0], atol=1e-12)
-    np.testing.assert_allclose(by_distance(found), [1, 0.5**0.5, 0], atol=1e-12)
+    matrix = similarity(vectors)
+    np.testing.assert_allclose(matrix[0], [1, 0.5**0.5, 0], atol=1e-12)
+    np.testing.assert_allclose(by_distance(matrix), [1, 0.5**0.5, 0], atol=1e-12)
 
 
 def _synthetic(layers, heads, length, words, weights=None, **changes):
@@ -152,9 +152,9 @@ def _synthetic(layers, heads, length, words, weights=None, **changes):
     text = {"line": " ".join(words), "maps": [one], "given": 2, "targets": tokens}
     text |= {"written": tokens, "chances": [chance] * length}
     text |= changes
-    shown = figures(tiny.config(), {}, 12)
-    held = {"texts": [text, text | {"line": "second"}], "positions": shown}
-    return page(words[0], held, styles=["look.css"], scripts=look.SCRIPTS)
+    positions = figures(tiny.config(), {}, 12)
+    content = {"texts": [text, text | {"line": "second"}], "positions": positions}
+    return page(words[0], content, styles=["look.css"], scripts=look.SCRIPTS)
 
 
 def test_the_page_of_144_heads_and_100_tokens_weighs_less_than_10_mb():
@@ -185,8 +185,8 @@ def test_texts_of_any_kind_are_texts_and_mouse_and_keys_switch(opened):
     assert NASTY[2] in tab.locator("#said").inner_text()
     weights = np.random.default_rng(0).random((2, 3, 5, 5), np.float32)
     weights /= weights.sum(-1, keepdims=True)
-    shown = tab.get_by_role("group", name="Keys").get_by_role("button")
-    titles = [shown.nth(i).get_attribute("title") for i in range(5)]
+    buttons = tab.get_by_role("group", name="Keys").get_by_role("button")
+    titles = [buttons.nth(i).get_attribute("title") for i in range(5)]
     np.testing.assert_allclose([float(x) for x in titles], weights[1, 1, 2], atol=5.1e-5)
     tab.get_by_role("group", name="Written tokens").get_by_role("button").nth(3).click()
     assert "probability 0.5000" in tab.locator("#runners-up").inner_text()
@@ -220,8 +220,8 @@ def test_pieces_are_joined_to_words_and_what_a_mask_hides_is_not_listed(kind, op
     for row, expected in enumerate(of_words):
         queries.get_by_role("button").nth(row).click()
         titles = [key.get_attribute("title") or "" for key in keys.get_by_role("button").all()]
-        found = [float(title.replace("not seen", "0")) for title in titles]
-        np.testing.assert_allclose(found, expected, atol=1e-4)
+        shares = [float(title.replace("not seen", "0")) for title in titles]
+        np.testing.assert_allclose(shares, expected, atol=1e-4)
         looked_at = tab.locator("#said").inner_text().partition(";")[0]
         assert not any(f"\u2068{word}\u2069" in looked_at for word in words[row + 1 :])
     tab.keyboard.press("w")
@@ -234,9 +234,9 @@ def test_pieces_are_joined_to_words_and_what_a_mask_hides_is_not_listed(kind, op
 @pytest.mark.long
 def test_a_model_without_attention_shows_what_it_writes(opened):
     tab = opened(_synthetic(1, 1, 3, ["a", "b"], maps=[]))
-    shown = tab.locator("main").inner_text()
-    assert "no attention" in shown and "What it writes" in shown
-    assert "layers and heads" not in shown and "entropy" not in shown.lower()
+    text = tab.locator("main").inner_text()
+    assert "no attention" in text and "What it writes" in text
+    assert "layers and heads" not in text and "entropy" not in text.lower()
     tab.keyboard.press("s")  # there is nothing to save, and no error
     tab.get_by_role("group", name="Written tokens").get_by_role("button").nth(1).click()
     assert "probability 0.5000" in tab.locator("#runners-up").inner_text()

@@ -59,7 +59,7 @@ def untrained(folder, changes):
     return run, small.initial(run)
 
 
-def shown(run, params, lines):
+def content(run, params, lines):
     """What the page holds."""
     return held.data(pictures.look(run, run.trained(params), lines, "a"))
 
@@ -69,18 +69,18 @@ def test_images_of_several_sizes_have_maps_of_their_own_patches(folder):
     run, params = untrained(folder, OF_IMAGES)
     settings: Any = run.data.settings.images
     paths = [str(folder / f"test/{drawn_images.label(n)}/{n:03}.png") for n in (2, 3)]
-    page = shown(run, params, [paths[0], "", paths[1]])
-    assert page["texts"][1] == shown(run, params, paths[1:])["texts"][0]
+    page = content(run, params, [paths[0], "", paths[1]])
+    assert page["texts"][1] == content(run, params, paths[1:])["texts"][0]
     assert page["labels"] == list(drawn_images.LABELS) and page["boxes"] is None
     assert page["texts"][0]["grid"] != page["texts"][1]["grid"]
     for path, view in zip(paths, page["texts"], strict=True):
         pixels = images.decode(from_file(folder / path), 1)
         fitted, _ = images.fitted(pixels, images.NO_BOXES, settings)
         png = view["png"].removeprefix("data:image/png;base64,")
-        seen = np.asarray(Image.open(io.BytesIO(base64.b64decode(png))))
-        np.testing.assert_array_equal(seen, fitted[..., 0])
+        image = np.asarray(Image.open(io.BytesIO(base64.b64decode(png))))
+        np.testing.assert_array_equal(image, fitted[..., 0])
         rows, columns = view["grid"]
-        assert seen.shape == (4 * rows, 4 * columns)
+        assert image.shape == (4 * rows, 4 * columns)
         weights = array(view["maps"][0]["weights"])
         assert weights.shape == (2, 2, 1 + rows * columns, 1 + rows * columns)
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
@@ -91,16 +91,16 @@ def test_queries_that_change_places_change_them_on_the_page(of_boxes, tmp_path):
     """Without lines it shows images of validation, as it does those of their files."""
     (run, params), order = of_boxes, np.array([3, 0, 4, 2, 1])
     table = {"table": params["queries"]["table"][order]}
-    page, moved = (shown(run, own, []) for own in (params, params | {"queries": table}))
+    page, moved = (content(run, tree, []) for tree in (params, params | {"queries": table}))
     Image.fromarray(scene("shapes", "validation", 5).pixels).save(tmp_path / "5.png")
-    (alone,) = shown(run, params, [str(tmp_path / "5.png")])["texts"]
+    (alone,) = content(run, params, [str(tmp_path / "5.png")])["texts"]
     assert page["texts"][5] == alone | {"line": "validation-5"} and len(page["texts"]) == 6
     tiny.assert_close(array(moved["boxes"]), array(page["boxes"])[order])
     for number, (before, after) in enumerate(zip(page["texts"], moved["texts"], strict=True)):
         *_, cross = (array(one["weights"]) for one in before["maps"])
-        encoder, decoder, own = (array(one["weights"]) for one in after["maps"])
+        encoder, decoder, cross_after = (array(one["weights"]) for one in after["maps"])
         assert encoder.shape == (2, 2, 16, 16) and decoder.shape == (2, 2, 5, 5)
-        tiny.assert_close(own, cross[:, :, order])
+        tiny.assert_close(cross_after, cross[:, :, order])
         tiny.assert_close(after["logits"], np.array(before["logits"])[order])
         centre, sides = np.split(np.array(before["boxes"]), 2, axis=1)
         corners = np.concatenate([centre - sides / 2, centre + sides / 2], axis=1)
@@ -113,15 +113,15 @@ def test_each_two_patches_are_compared_whatever_stands_before_them(kind):
         architecture="encoder_only", inputs="patches", grid=(2, 3), prefix_tokens=2, positions=kind
     )
     rng = np.random.default_rng(0)
-    own = {"table": rng.normal(size=(12, 16))}
-    own |= {name: rng.normal(size=(50, 8)) for name in ("columns", "rows")}
+    tables = {"table": rng.normal(size=(12, 16))}
+    tables |= {name: rng.normal(size=(50, 8)) for name in ("columns", "rows")}
     vector = {
-        "learned": lambda row, column: own["table"][2 + 3 * row + column],
-        "learned_2d": lambda row, column: [*own["columns"][column], *own["rows"][row]],
+        "learned": lambda row, column: tables["table"][2 + 3 * row + column],
+        "learned_2d": lambda row, column: [*tables["columns"][column], *tables["rows"][row]],
     }.get(kind, lambda row, column: sines(kind, (row, column, 2, 3), 16))
     vectors = [vector(row, column) for row, column in np.ndindex(2, 3)]
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    first, *_ = figures(config, {"positions": own}, 0)
+    first, *_ = figures(config, {"positions": tables}, 0)
     np.testing.assert_allclose(array(first["values"]), units @ units.T, atol=1e-5)
     assert first["tiles"] == (2, 3)
 

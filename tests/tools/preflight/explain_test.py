@@ -21,14 +21,14 @@ def test_tables_sum_up_to_the_traffic_of_a_training_step():
     with use(run.mesh):
         step = run.train_step().lower(run.abstract_state(), run.abstract_batch())
         module = hlo.parse(step.compile().as_text())
-    found = explain.moves(module)
+    moves = explain.moves(module)
     traffic = sum(runs * moved for _, runs, moved in hlo.moving(module))
-    assert sum(move.moved for move in found) == pytest.approx(traffic)
-    for table in explain.tables_of(found):
+    assert sum(move.moved for move in moves) == pytest.approx(traffic)
+    for table in explain.tables_of(moves):
         rows = rows_of(table)
         assert sum(float(row[0]) for row in rows) == pytest.approx(traffic, rel=1e-2)
         assert sum(float(row[1].rstrip("%")) for row in rows) == pytest.approx(100, abs=2)
-    phases = {move.phase for move in found if move.line.startswith("models/layers/")}
+    phases = {move.phase for move in moves if move.line.startswith("models/layers/")}
     assert {"forward", "backward"} <= phases
 
 
@@ -40,8 +40,8 @@ def test_a_product_in_a_loop_counts_as_often_as_it_runs_and_has_its_line():
         return jax.lax.scan(body, x, None, length=7)[0]
 
     x = jax.ShapeDtypeStruct((32, 32), jnp.float32)
-    found = explain.moves(hlo.parse(jax.jit(loop).lower(x).compile().as_text() or ""))
-    (product,) = [move for move in found if move.what in ("dot", "product")]
+    moves = explain.moves(hlo.parse(jax.jit(loop).lower(x).compile().as_text() or ""))
+    (product,) = [move for move in moves if move.what in ("dot", "product")]
     # It reads one array, as both operands, and writes another; tanh may be fused.
     assert product.runs == 7 and product.moved in (7 * 2 * 32 * 32 * 4, 7 * 3 * 32 * 32 * 4)
     _, line = inspect.getsourcelines(body)

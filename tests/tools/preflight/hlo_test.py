@@ -55,10 +55,10 @@ def exchanges():
 def test_exchanges_have_their_axes_and_bytes_as_often_as_they_run(
     exchanges, kind, axes, group, across, payload, sent
 ):
-    found = exchanges[kind]
-    assert (found.axes, found.group, found.across, found.calls) == (axes, group, across, 5)
-    assert found.payload == 5 * payload
-    assert found.sent() == tuple(5 * part for part in sent)
+    traffic = exchanges[kind]
+    assert (traffic.axes, traffic.group, traffic.across, traffic.calls) == (axes, group, across, 5)
+    assert traffic.payload == 5 * payload
+    assert traffic.sent() == tuple(5 * part for part in sent)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ ENTRY %main (layers.1: bf16[60,128]) -> (s32[], bf16[60,128]) {
 def test_loops_and_overlapping_exchanges_as_a_tpu_has_them():
     """An exchange's parts count once, a slice counts as itself, and fast memory does not count."""
     module = hlo.parse(_TPU)
-    (found,) = hlo.collectives(module, {"data": 4}, [0] * 4)
-    assert (found.kind, found.axes, found.calls) == ("all-gather", ("data",), 60)
-    assert found.payload == 60 * 512 * 2
+    (exchange,) = hlo.collectives(module, {"data": 4}, [0] * 4)
+    assert (exchange.kind, exchange.axes, exchange.calls) == ("all-gather", ("data",), 60)
+    assert exchange.payload == 60 * 512 * 2
     # The layer goes into fast memory; the counter of four bytes is read.
     assert _moved(module) == 60 * (128 * 2 + 4)
 
@@ -163,6 +163,6 @@ def test_traffic_is_what_an_elementwise_sum_reads_and_writes():
 def test_traffic_of_a_loop_over_slices_does_not_count_the_whole_each_time():
     """Ten rows are read and written once; in addition XLA may fill or copy the whole once."""
     x = jax.ShapeDtypeStruct((10, 100_000), jnp.float32)
-    found = _traffic(lambda x: jax.lax.map(jnp.sin, x), x, donate_argnums=0)
+    traffic = _traffic(lambda x: jax.lax.map(jnp.sin, x), x, donate_argnums=0)
     once = 2 * 4e6
-    assert once <= found < 10 * once / 2
+    assert once <= traffic < 10 * once / 2

@@ -41,7 +41,7 @@ def examined(config, params, batch=None, *, optimizer: Any = SGD, accumulation_s
     return replay.tensors(model, LOSS, optimizer, settings, state, batch)
 
 
-def found(*arguments, **others):
+def culprit(*arguments, **others):
     """The name of the first tensor of a step that is not finite, without its counts."""
     name = replay.first_non_finite(examined(*arguments, **others))
     return name and name.partition(" (")[0]
@@ -124,7 +124,7 @@ def test_an_overflow_is_found_where_it_was_put(parameters, expected):
     params = tiny.random_parameters(config)
     for path, change in parameters.items():
         params = changed(params, path, change)
-    assert found(config, params) == expected
+    assert culprit(config, params) == expected
 
 
 def test_of_micro_batches_the_one_that_overflows_is_named():
@@ -138,7 +138,7 @@ def test_of_micro_batches_the_one_that_overflows_is_named():
     table = of_layer(rare + 1, lambda row: 0 * row + MOST)
     params = changed(tiny.random_parameters(config), "source_embedding/table", table)
     expected = "encoder/layer 1/self_attention/input"
-    assert found(config, params, batch, accumulation_steps=2) == f"micro-batch 2 of 2: {expected}"
+    assert culprit(config, params, batch, accumulation_steps=2) == f"micro-batch 2 of 2: {expected}"
 
 
 @pytest.mark.long
@@ -185,9 +185,9 @@ def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read():
     model, settings = tiny.model(config), make_settings(accumulation_steps=2)
     batch = make_batch(config)
     batch["targets_positions"] = batch["targets_positions"] + 2 * (batch["targets_segment_ids"] > 0)
-    rng, kept = np.random.default_rng(0), shapes(config, len(batch["targets"]), None)
+    rng, abstract = np.random.default_rng(0), shapes(config, len(batch["targets"]), None)
     memory: Any = jax.tree.map(
-        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)).astype(leaf.dtype), kept
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)).astype(leaf.dtype), abstract
     )
     memory |= {"real": jnp.ones_like(memory["real"]), "last": jnp.full_like(memory["last"], 5)}
     state = dataclasses.replace(make_state(tiny.random_parameters(config)), memory=memory)

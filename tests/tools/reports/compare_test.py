@@ -71,9 +71,9 @@ def test_runs_stand_side_by_side_whatever_has_become_of_them(call, runs, tmp_pat
 def test_a_table_has_parts_that_are_as_wide_as_there_is_room_for(room):
     table = [["", "arm", "b", "long arm"], ["steps", "1", "2", "3"], []]
     parts = [*compare._parts(table, room)]
-    for row, *own in zip(table, *parts, strict=True):
-        assert all(part[:1] == row[:1] for part in own)
-        assert sum((part[1:] for part in own), row[:1]) == row
+    for row, *pieces in zip(table, *parts, strict=True):
+        assert all(part[:1] == row[:1] for part in pieces)
+        assert sum((part[1:] for part in pieces), row[:1]) == row
 
     def fits(part):
         return max(map(len, tables.aligned(part))) <= room
@@ -148,8 +148,8 @@ def test_forks_of_runs_that_differ_in_their_seeds_are_an_arm(tmp_path):
             config["checkpoint"] = {"fork_from": f"{trunk}/checkpoints/{step}"}
             (run / "config.json").write_text(json.dumps(config))
             runs.append(work.read(run))
-    found = [[run.folder.name for run in arm.runs] for arm in arms.arms(runs)]
-    assert found == [[run.folder.name for run in runs[at : at + 2]] for at in (0, 2, 4)]
+    names = [[run.folder.name for run in arm.runs] for arm in arms.arms(runs)]
+    assert names == [[run.folder.name for run in runs[at : at + 2]] for at in (0, 2, 4)]
 
 
 def test_the_output_names_the_figure_or_its_folder(call, runs, tmp_path, undrawn):

@@ -21,15 +21,15 @@ def test_committed_runs_have_the_paired_interval_of_scipy():
         cells[row["layers"]][row["scheme"]][int(row["seed"])] = float(row["loss"])
     for schemes in cells.values():
         base = schemes.pop("pre_ln")
-        for own in schemes.values():
+        for losses in schemes.values():
             # In another order, and with a run that has no partner.
-            mixed = {9: 0.0, **dict(reversed(own.items()))}
-            found = intervals.mean(intervals.paired_differences(mixed, base))
-            paired = stats.ttest_rel([own[seed] for seed in base], [*base.values()])
-            ends = found.value - found.half_width, found.value + found.half_width
+            mixed = {9: 0.0, **dict(reversed(losses.items()))}
+            estimate = intervals.mean(intervals.paired_differences(mixed, base))
+            paired = stats.ttest_rel([losses[seed] for seed in base], [*base.values()])
+            ends = estimate.value - estimate.half_width, estimate.value + estimate.half_width
             assert ends == pytest.approx(paired.confidence_interval(0.95))
-            assert found.counts == (paired.pvalue < 0.05)
-            assert intervals.less(mixed, base) == f"{found:+} (3 pairs, 1 run left out)"
+            assert estimate.counts == (paired.pvalue < 0.05)
+            assert intervals.less(mixed, base) == f"{estimate:+} (3 pairs, 1 run left out)"
     assert intervals.less({1: 2.0}, {2: 1.0}) == ""
 
 
@@ -39,25 +39,25 @@ def test_intervals_hold_the_truth_as_often_as_they_say(n):
     rng = np.random.default_rng(n)
     draws = rng.normal(size=(4000, 2, n))
     shared = draws + 5 * rng.normal(size=(4000, 1, n))
-    held = {"mean": [], "difference": [], "paired": []}
+    hits = {"mean": [], "difference": [], "paired": []}
     for (a, b), pair in zip(draws, shared, strict=True):
-        held["mean"].append(not intervals.mean(a).counts)
-        held["difference"].append(not difference(a, b).counts)
+        hits["mean"].append(not intervals.mean(a).counts)
+        hits["difference"].append(not difference(a, b).counts)
         of_a, of_b = (dict(enumerate(values)) for values in pair)
-        held["paired"].append(not intervals.mean(intervals.paired_differences(of_a, of_b)).counts)
-    assert all(0.93 <= np.mean(each) <= 0.97 for each in held.values()), held
+        hits["paired"].append(not intervals.mean(intervals.paired_differences(of_a, of_b)).counts)
+    assert all(0.93 <= np.mean(each) <= 0.97 for each in hits.values()), hits
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-3, 1.0, 30.0, 1e5, 1e8])
 def test_a_mean_is_written_to_the_digits_of_its_error(scale):
     """Both numbers come back to within half of the last digit, which is the error's second."""
     for value, error in ((1.23456, 0.0994), (-9.99, 0.00996), (9.99, 7.7), (0.0, 1.0)):
-        found = Estimate(scale * value, scale * error, math.inf)
-        text, _, power = f"{found}".partition("e")
-        shown, half = (float(part.strip("()").replace(",", "")) for part in text.split(" ± "))
+        estimate = Estimate(scale * value, scale * error, math.inf)
+        text, _, power = f"{estimate}".partition("e")
+        centre, half = (float(part.strip("()").replace(",", "")) for part in text.split(" ± "))
         unit = 10.0 ** int(power or 0)
-        last = 10.0 ** (math.floor(math.log10(found.half_width)) - 1)
-        assert shown * unit == pytest.approx(found.value, abs=5.1 * last)
-        assert half * unit == pytest.approx(found.half_width, abs=0.51 * last)
+        last = 10.0 ** (math.floor(math.log10(estimate.half_width)) - 1)
+        assert centre * unit == pytest.approx(estimate.value, abs=5.1 * last)
+        assert half * unit == pytest.approx(estimate.half_width, abs=0.51 * last)
     assert f"{Estimate(1.7684, 0.0051, math.inf):+}" == "+1.768 ± 0.010"
     assert f"{intervals.mean([0.5])}" == "0.5" and not intervals.mean([0.5]).counts

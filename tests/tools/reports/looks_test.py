@@ -15,7 +15,7 @@ def test_schemes_of_ones_own_look_like_no_other():
     """What they stand beside looks as ever, and names that are no schemes by their order."""
     names = ["mine", "post_ln", "yours", "admin"]
     styles = [looks.style(name, names) for name in names]
-    assert len({(own["marker"], own["color"], own["linestyle"]) for own in styles}) == 4
+    assert len({(style["marker"], style["color"], style["linestyle"]) for style in styles}) == 4
     assert styles[1] == looks.style("post_ln") and styles[0]["label"] == "mine"
     assert looks.style("mine", [*SCHEMES, "mine"])["label"] == "mine"
     assert [looks.style(n, range(3))["marker"] for n in range(3)] == ["o", "s", "^"]

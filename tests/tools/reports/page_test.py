@@ -95,9 +95,9 @@ def test_an_arm_has_its_colour_in_figures_and_on_the_page(tmp_path):
     assert [group["name"] for group in data["groups"]] == ["pre_ln (2 seeds)", "admin (2 seeds)"]
     figure = compare._draw(arms.arms(runs))
     assert figure is not None
-    drawn = [line.get_color() for line in figure.axes[0].lines[::2]]
-    assert drawn == [group["looks"]["color"] for group in data["groups"]]
-    assert drawn == [looks.style(scheme)["color"] for scheme in ("pre_ln", "admin")]
+    colours = [line.get_color() for line in figure.axes[0].lines[::2]]
+    assert colours == [group["looks"]["color"] for group in data["groups"]]
+    assert colours == [looks.style(scheme)["color"] for scheme in ("pre_ln", "admin")]
 
 
 def test_runs_on_other_data_are_no_seeds_of_each_other(tmp_path):
@@ -144,18 +144,18 @@ def test_of_a_long_run_what_stands_out_is_shown(tmp_path):
     read = [work.read(run) for run in runs]
     data = report.data(read)
     assert len(report.report(read, "t")) < 2e6
-    for curve, own in zip(data["curves"]["train/loss"], losses, strict=True):
+    for curve, series in zip(data["curves"]["train/loss"], losses, strict=True):
         points = dict(zip(curve["steps"], curve["values"], strict=True))
         assert len(points) == len(curve["steps"]) < 8_000
-        assert curve["steps"] == sorted(points) and points.items() <= own.items()
+        assert curve["steps"] == sorted(points) and points.items() <= series.items()
         assert 2_346 in points and 12_000 in points
-        finite = [value for value in own.values() if value is not None]
+        finite = [value for value in series.values() if value is not None]
         assert {min(finite), max(finite)} <= {*points.values()}
     (band,) = data["bands"]["train/loss"]
     assert band["count"] == [2] * len(band["steps"])
     stretches = zip(band["steps"], [*band["steps"][1:], 12_001], strict=True)
     for at, (first, end) in enumerate(stretches):
-        inside = [[own[step] for step in range(max(first, 1), end)] for own in losses]
+        inside = [[series[step] for step in range(max(first, 1), end)] for series in losses]
         known = [[value for value in values if value is not None] for values in inside]
         assert band["mean"][at] == pytest.approx(statistics.mean(values[-1] for values in known))
     assert arms.facts(read[0])["steps"] == "12,000 of 12,000"
@@ -168,8 +168,8 @@ def test_diagnostics_are_rows_by_depth(tmp_path, read):
         rows = [row for row in records(tmp_path / "run") if f"diagnostics/{name}" in row]
         expected = [row[f"diagnostics/{name}"] for row in rows]
         assert curve["steps"] == [row["step"] for row in rows]
-        found = array(curve["values"])
-        np.testing.assert_array_equal(found, np.reshape(expected, found.shape).astype("f4"))
+        values = array(curve["values"])
+        np.testing.assert_array_equal(values, np.reshape(expected, values.shape).astype("f4"))
     assert set(data["runs"][0]["diagnostics"]) == {
         "decoder/branch_variance",
         "decoder/output_change",
@@ -179,9 +179,9 @@ def test_diagnostics_are_rows_by_depth(tmp_path, read):
 def test_tables_are_those_of_compare(tmp_path, read, capsys, undrawn):
     data = read(a={}, b={"model": {"residual": "admin"}})
     compare.compare([tmp_path / "a", tmp_path / "b"], tmp_path / "figure")
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     for row in (*data["config"], *data["scores"]):
-        assert " ".join(row).split() in shown
+        assert " ".join(row).split() in rows
 
 
 def test_samples_are_those_of_each_evaluation_and_of_the_end(tmp_path):
@@ -245,9 +245,9 @@ def test_a_finding_says_where_a_difference_may_be_chance(tmp_path, second, chanc
     for scheme, seed in itertools.product(losses, range(2)):
         score = {"validation/token_loss": losses[scheme][seed]}
         make(tmp_path / f"{scheme}{seed}", model={"residual": scheme}, seed=seed, results=score)
-    found = arms.finding(arms.arms([work.read(run) for run in sorted(tmp_path.iterdir())]))
+    finding = arms.finding(arms.arms([work.read(run) for run in sorted(tmp_path.iterdir())]))
     half = stats.t.interval(0.95, 1, 0, stats.sem([0.5, second - 1.7]))[1]
-    assert (half > np.mean([0.5, second - 1.7])) == chance == found.endswith("may be chance.")
+    assert (half > np.mean([0.5, second - 1.7])) == chance == finding.endswith("may be chance.")
 
 
 @pytest.mark.long
@@ -259,11 +259,11 @@ def test_what_was_measured_once_is_a_dot_with_its_value(tmp_path, opened):
         line = {"step": 20, "validation/token_loss": losses[scheme][seed]}
         (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     tab = opened(report.report([work.read(run) for run in sorted(tmp_path.iterdir())], "t"))
-    found = tab.locator(".lead").inner_text()
+    lead = tab.locator(".lead").inner_text()
     t = stats.t.ppf(0.975, 1)  # times the standard errors of 1.5 and 1.7, of -0.5 and -0.4
     mean, less = f"1.6 ± {t * 0.1:.1f}", f"-0.45 ± {t * 0.05:.2f} (2 pairs) against post_ln"
     less += " (2 seeds), which may be chance"  # 0 lies inside
-    assert found == f"pre_ln (2 seeds) has the lowest validation loss, {mean}: {less}."
+    assert lead == f"pre_ln (2 seeds) has the lowest validation loss, {mean}: {less}."
     assert tab.locator(".dots").inner_text().split("\n")[1:2] == ["3"]
     assert tab.locator("canvas").count() == 0
     assert unreached(tab) == []

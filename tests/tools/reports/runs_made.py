@@ -85,6 +85,6 @@ def make_twenty(folder: Path, steps: int = 1000) -> list[Path]:
     ]
     diverged = {"status": "diverged", "steps": steps, "first_bad_step": steps}
     (runs[0] / "results.json").write_text(json.dumps(diverged))
-    found = {"step": steps, "found": f"Step {steps} is bad.\nIts first tensor: {NASTY}"}
-    (runs[0] / "replay.json").write_text(json.dumps(found))
+    replay = {"step": steps, "found": f"Step {steps} is bad.\nIts first tensor: {NASTY}"}
+    (runs[0] / "replay.json").write_text(json.dumps(replay))
     return runs

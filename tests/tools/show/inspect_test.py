@@ -39,9 +39,9 @@ def test_each_parameter_is_shown_with_what_its_parameterisation_gives_it(tmp_pat
     }
     for path, factors in expected.items():
         (line,) = re.findall(rf"^  {path} .*$", out, re.M)
-        found = re.search(r"multiplier \* (\S+), learning rate \* (\S+), epsilon \* (\S+)$", line)
-        assert found, line
-        assert [float(text) for text in found.groups()] == pytest.approx(factors, rel=1e-3)
+        match = re.search(r"multiplier \* (\S+), learning rate \* (\S+), epsilon \* (\S+)$", line)
+        assert match, line
+        assert [float(text) for text in match.groups()] == pytest.approx(factors, rel=1e-3)
 
 
 def test_a_model_with_less_tokens_than_a_tokenizer_at_hand_is_refused_as_in_training(tmp_path):

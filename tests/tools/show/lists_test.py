@@ -7,20 +7,20 @@ from tests.whole.command_line import call
 from transformer_jax.tools.show import search
 
 
-def shown(capsys, *arguments):
+def text(capsys, *arguments):
     assert call(*arguments) == 0
     return capsys.readouterr().out
 
 
 def test_every_config_has_a_line(capsys):
-    lines = {line.split()[0]: line.split() for line in shown(capsys, "--mode=configs").splitlines()}
+    lines = {line.split()[0]: line.split() for line in text(capsys, "--mode=configs").splitlines()}
     assert all(len(lines[f"configs/{path.name}"]) > 3 for path in CONFIGS)
 
 
 @pytest.mark.parametrize(("mode", "word"), [("configs", "corpus"), ("keys", "features")])
 def test_words_choose_the_lines_that_have_them_all(capsys, mode, word):
-    everything = shown(capsys, f"--mode={mode}")
-    some = shown(capsys, f"--mode={mode}", "EMBEDDED", word)
+    everything = text(capsys, f"--mode={mode}")
+    some = text(capsys, f"--mode={mode}", "EMBEDDED", word)
     assert some != everything
     assert set(some.splitlines()) < set(everything.splitlines())
     assert call(f"--mode={mode}", "embedded", "warmupsteps") == 1
@@ -30,7 +30,7 @@ def test_words_choose_the_lines_that_have_them_all(capsys, mode, word):
 @pytest.mark.parametrize("word", search.SYNONYMS)
 def test_what_the_field_says_finds_names(capsys, word):
     named = search.SYNONYMS[word].replace(" ", "_").removeprefix("train_")
-    assert named in shown(capsys, "--mode=keys", word)
+    assert named in text(capsys, "--mode=keys", word)
 
 
 def test_names_come_first_and_words_are_whole():
@@ -44,5 +44,5 @@ def test_names_come_first_and_words_are_whole():
 
 
 def test_a_task_finds_the_configs_that_are_trained_on_it(capsys):
-    found = shown(capsys, "--mode=configs", "translation")
-    assert "configs/multi30k.py" in found and "configs/gpt2.py" not in found
+    listing = text(capsys, "--mode=configs", "translation")
+    assert "configs/multi30k.py" in listing and "configs/gpt2.py" not in listing
