@@ -57,7 +57,7 @@ def test_a_head_of_the_quickstarts_model_looks_from_the_pronoun_at_the_noun_of_i
     assert results["test/pronoun_accuracy"] >= 0.99
     run = build(config, tmp_path)
     with mesh.use(run.mesh):
-        found = weights_of_it(run, lab.trained(run, tmp_path), run.data.split("test"))
-    right, other = np.moveaxis(found[CROSS], -1, 0)
+        weights = weights_of_it(run, lab.trained(run, tmp_path), run.data.split("test"))
+    right, other = np.moveaxis(weights[CROSS], -1, 0)
     share = np.mean(right > other, axis=0)
     assert np.max(share) >= 0.95

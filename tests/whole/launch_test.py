@@ -205,8 +205,8 @@ def test_long_forms_run_alone_and_only_when_asked_for(clone: Clone):
     status, out, _ = clone.launch("test", "--long", "tests/one_test.py")
     assert (status, out) == (0, ["pytest -m long tests/one_test.py"])
     one = "-x tests/faults/one_test.py"
-    for given, run in ("-x", "tests/faults -x"), (one, one):
-        status, out, _ = clone.launch("test", "--faults", *given.split())
+    for words, run in ("-x", "tests/faults -x"), (one, one):
+        status, out, _ = clone.launch("test", "--faults", *words.split())
         assert (status, out) == (0, [f"pytest  {run}"])
 
 

@@ -24,13 +24,13 @@ RUN = "--workdir=@/run"
 
 
 def test_training_leaves_results_and_files(folder):
-    found, logged = results(folder / "run"), records(folder / "run")
-    assert found["status"] == "finished" and found["steps"] == 6
-    assert found["first_bad_step"] is None and found["spikes"] == []
-    assert found["train/token_loss"] == logged[-1]["train/token_loss"]
-    assert found["train/token_loss"] < found["unigram_entropy"] - 0.1
-    assert {"test/bleu", "test/chrf", "test/exact_match", "test/loss"} <= found.keys()
-    assert np.isfinite(found["validation/loss"])
+    outcome, logged = results(folder / "run"), records(folder / "run")
+    assert outcome["status"] == "finished" and outcome["steps"] == 6
+    assert outcome["first_bad_step"] is None and outcome["spikes"] == []
+    assert outcome["train/token_loss"] == logged[-1]["train/token_loss"]
+    assert outcome["train/token_loss"] < outcome["unigram_entropy"] - 0.1
+    assert {"test/bleu", "test/chrf", "test/exact_match", "test/loss"} <= outcome.keys()
+    assert np.isfinite(outcome["validation/loss"])
     assert [record["step"] for record in logged] == [2, 4, 6]
     progress = (folder / "run" / "checkpoints" / "6" / "progress.json").read_text()
     assert json.loads(progress)["records"] == 3
@@ -44,9 +44,9 @@ def test_a_finished_run_shows_its_results_again(folder, tmp_path, capsys):
         shutil.copy(folder / "run" / name, tmp_path)
     before = files(tmp_path)
     assert call(f"--workdir={tmp_path}") == 0
-    shown = capsys.readouterr().out
-    assert "finished" in shown and "bleu" in shown and "reference" in shown
-    assert str(tmp_path) in shown
+    output = capsys.readouterr().out
+    assert "finished" in output and "bleu" in output and "reference" in output
+    assert str(tmp_path) in output
     assert files(tmp_path) == before  # so the folder need not be one that can be written
 
 
@@ -85,8 +85,8 @@ def test_other_scores_than_the_last_checkpoints_own_are_shown_but_not_stored(
     assert files(workdir) == before
     shutil.rmtree(workdir / "checkpoints" / "6")
     assert call(*evaluate) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("exact_match") == 3 and "scores of step 4, not of 6" in shown
+    output = capsys.readouterr().out
+    assert output.count("exact_match") == 3 and "scores of step 4, not of 6" in output
     assert results(workdir) == results(folder / "run")
 
 
@@ -270,9 +270,9 @@ def test_the_seed_of_the_data_decides_batches_and_the_other_parameters(folder):
         changes = {name.replace("_", "."): value for name, value in seeds.items()}
         with built(load(str(folder / "run.json"), changes), folder / "run") as run:
             batch = place(run.mesh, next(run.train_streams()))
-            drawn = run.with_seed(run.seed).new_state(batch).params
+            params = run.with_seed(run.seed).new_state(batch).params
             assert run.with_seed(9).data.settings.seed == seeds.get("data_seed", 9)
-            return [jax.tree.map(np.asarray, part) for part in (batch, drawn)]
+            return [jax.tree.map(np.asarray, part) for part in (batch, params)]
 
     def same(one, other):
         return jax.tree.all(jax.tree.map(np.array_equal, one, other))

@@ -40,8 +40,8 @@ def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subp
     folder = workdir.parent
     config = load(default.__file__, TINY | {"data.dir": str(folder)})
     (folder / "config.json").write_text(to_json(config))
-    own = f"--config={folder / 'config.json'}", f"--config.data.cache_dir={folder / 'cache'}"
-    command = [sys.executable, "-m", "transformer_jax.main", f"--workdir={workdir}", *own, *flags]
+    paths = f"--config={folder / 'config.json'}", f"--config.data.cache_dir={folder / 'cache'}"
+    command = [sys.executable, "-m", "transformer_jax.main", f"--workdir={workdir}", *paths, *flags]
     flag = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     started = []
     for process, settings in enumerate(host_settings(processes)):
@@ -66,8 +66,8 @@ def assert_equal_runs(workdir: Path, reference: Path) -> None:
     ours, theirs = records(workdir), records(reference)
     assert [record.keys() for record in ours] == [record.keys() for record in theirs]
     assert [record["step"] for record in ours] == list(range(1, STEPS + 1))
-    for own, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(list(own.values()), list(other.values()), rtol=1e-5)
+    for record, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(list(record.values()), list(other.values()), rtol=1e-5)
     scores = [name for name in results(reference) if name.startswith("validation/")]
     assert scores
     for name in scores:

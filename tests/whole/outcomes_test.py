@@ -30,8 +30,8 @@ def test_a_run_that_learns_nothing_is_scored_and_shown_again_as_what_it_is(
     folder, tmp_path, capsys, status, learning_rate, code
 ):
     changes = {"model.residual": "post_ln", "optimizer.learning_rate": learning_rate}
-    found, scores = train(folder, tmp_path, changes)
-    assert (found, scores["status"], scores["steps"]) == (code, status, 6)
+    exit_code, scores = train(folder, tmp_path, changes)
+    assert (exit_code, scores["status"], scores["steps"]) == (code, status, 6)
     assert scores["first_bad_step"] is None and "test/bleu" in scores
     vocab_size = len(json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"])
     uniform_guess = np.log(vocab_size)
@@ -40,12 +40,12 @@ def test_a_run_that_learns_nothing_is_scored_and_shown_again_as_what_it_is(
     capsys.readouterr()
     before = files(tmp_path)
     assert call(f"--workdir={tmp_path}") == code
-    shown = capsys.readouterr().out
-    assert status in shown and "reference" in shown and " replay " not in shown
+    output = capsys.readouterr().out
+    assert status in output and "reference" in output and " replay " not in output
     assert files(tmp_path) == before
     if status == "plateaued":  # with more steps it continues
-        found, scores = train(folder, tmp_path, changes | {"train.steps": 8})
-        assert (found, scores["status"], scores["steps"]) == (code, status, 8)
+        exit_code, scores = train(folder, tmp_path, changes | {"train.steps": 8})
+        assert (exit_code, scores["status"], scores["steps"]) == (code, status, 8)
         assert [record["step"] for record in records(tmp_path)] == [2, 4, 6, 8]
 
 
@@ -64,27 +64,27 @@ def test_a_run_that_overflows_ends_before_it_saves_and_replay_names_the_first_te
     assert not [name for name in scores if name.startswith("test/")]
     saved = [path.name for path in tmp_path.glob("checkpoints/*")]
     assert saved == (["1"] if every else [])
-    shown = capsys.readouterr().out
-    (command,) = [line for line in shown.splitlines() if "--step=" in line]
+    output = capsys.readouterr().out
+    (command,) = [line for line in output.splitlines() if "--step=" in line]
     script, mode, *arguments = shlex.split(command)
     assert Path(script).samefile(Path(main.__file__).parents[1] / "launch.sh")
     assert all(Path(path).is_absolute() for path in (script, arguments[0].partition("=")[2]))
 
     before = files(tmp_path)
     assert call(f"--mode={mode}", *arguments) == 0
-    shown = capsys.readouterr().out
-    assert f"from step {1 if every else 0} to 2" in shown and "Step 2 is bad" in shown
-    assert "encoder/layer 1/self_attention/largest attention logits" in shown
-    found = json.loads((tmp_path / "replay.json").read_text())
-    assert found["step"] == 2 and found["found"] in shown and "largest attention" in found["found"]
+    output = capsys.readouterr().out
+    assert f"from step {1 if every else 0} to 2" in output and "Step 2 is bad" in output
+    assert "encoder/layer 1/self_attention/largest attention logits" in output
+    entry = json.loads((tmp_path / "replay.json").read_text())
+    assert entry["step"] == 2 and entry["found"] in output and "largest attention" in entry["found"]
     (tmp_path / "replay.json").unlink()
     assert files(tmp_path) == before
 
 
 def test_replay_says_where_everything_is_finite(folder, capsys):
     assert call(f"--workdir={folder}/run", "--mode=replay", "--step=4") == 0
-    shown = capsys.readouterr().out
-    assert "from step 2 to 4" in shown and "Everything is finite" in shown
+    output = capsys.readouterr().out
+    assert "from step 2 to 4" in output and "Everything is finite" in output
 
 
 def test_spikes_are_among_the_results_with_their_batches(folder, tmp_path, monkeypatch):
@@ -99,10 +99,10 @@ def test_spikes_are_among_the_results_with_their_batches(folder, tmp_path, monke
     streams = run.train_streams()
     batches = [next(streams) for _ in range(6)]
     for number, batch in enumerate(batches[1:], start=2):
-        kept = np.load(tmp_path / "spikes" / f"{number}.npz")
-        assert kept.files == list(batch)
-        for name in kept.files:
-            np.testing.assert_array_equal(kept[name], batch[name])
+        archive = np.load(tmp_path / "spikes" / f"{number}.npz")
+        assert archive.files == list(batch)
+        for name in archive.files:
+            np.testing.assert_array_equal(archive[name], batch[name])
 
 
 def test_the_profile_of_admin_and_diagnoses_are_among_the_files(folder, tmp_path):

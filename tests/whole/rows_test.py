@@ -40,13 +40,13 @@ def test_a_run_of_ones_own_rows_is_found_from_anywhere(tmp_path, monkeypatch, ca
     }
     monkeypatch.chdir(tmp_path)
     load(default.__file__, changes)  # a mistake would come at once
-    own = [
+    lines = [
         "from transformer_jax.configs import default",
         "def get_config(arg):",
         "    c = default.get_config()",
     ]
-    own += [f"    c.update_from_flattened_dict({changes!r})", "    return c"]
-    (tmp_path / "mine" / "config.py").write_text("\n".join(own))
+    lines += [f"    c.update_from_flattened_dict({changes!r})", "    return c"]
+    (tmp_path / "mine" / "config.py").write_text("\n".join(lines))
     run = tmp_path / "run"
     words = [sys.executable, "-m", "transformer_jax.main", f"--workdir={run}"]
     first = [*words, "--mode=train", f"--config={tmp_path}/mine/config.py"]

@@ -72,13 +72,13 @@ def test_any_layout_restores_what_another_saved(folder, name):
     checkpoints = Checkpoints(folder, keep_last=9, best_metric="")
     for step in (1, 2):
         restored = restore(checkpoints, step, abstract(name))
-        found, key = dict(restored.state), restored.state["rng"]
-        assert jax.tree.map(lambda leaf: leaf.sharding, found) == layout(name)
+        tree, key = dict(restored.state), restored.state["rng"]
+        assert jax.tree.map(lambda leaf: leaf.sharding, tree) == layout(name)
         np.testing.assert_array_equal(
             jax.random.key_data(key), jax.random.key_data(jax.random.key(step))
         )
-        del found["rng"]
-        leaves, expected_leaves = jax.tree.leaves(found), jax.tree.leaves(values(step))
+        del tree["rng"]
+        leaves, expected_leaves = jax.tree.leaves(tree), jax.tree.leaves(values(step))
         for leaf, expected in zip(leaves, expected_leaves, strict=True):
             assert leaf.dtype == expected.dtype
             assert np.asarray(leaf).tobytes() == expected.tobytes()

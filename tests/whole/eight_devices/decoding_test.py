@@ -79,9 +79,9 @@ def test_scores_and_predictions_are_the_same_and_whole_on_every_device():
         (*_, sums), _ = trained.predict_step(params, batch, model=alone.model, predict=alone.loss)
         predict = alone.task.predict
         classes, _ = trained.predict_step(params, batch, model=alone.model, predict=predict)
-        found = sums, classes
-        assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
-        return jax.device_get(found)
+        outputs = sums, classes
+        assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(outputs))
+        return jax.device_get(outputs)
 
     expected_sums, expected = on("one device", run, compute)
     sums, classes = on(MESHES[1], run, compute)
@@ -98,12 +98,12 @@ def test_diagnostics_are_the_same_and_whole_on_every_device():
     def compute(params):
         moved = jax.tree.map(lambda leaf: leaf * 1.01, params)
         after: Any = SimpleNamespace(params=moved)
-        seen = Observation(after, params, batch)
-        found = probes.compiled(alone, diagnose)(seen)
-        assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
-        return jax.device_get(found)
+        observation = Observation(after, params, batch)
+        outputs = probes.compiled(alone, diagnose)(observation)
+        assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(outputs))
+        return jax.device_get(outputs)
 
-    expected, found = on("one device", run, compute), on(MESHES[0], run, compute)
-    assert found.keys() == expected.keys()
-    for name, values in found.items():
+    expected, diagnostics = on("one device", run, compute), on(MESHES[0], run, compute)
+    assert diagnostics.keys() == expected.keys()
+    for name, values in diagnostics.items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)

@@ -26,9 +26,9 @@ def test_each_device_matches_its_own_images_without_a_word_to_others():
         layout = jax.NamedSharding(mesh, jax.P(None, ("data", "fsdp")))
         placed = jax.device_put(costs, layout)
         alone = jax.jit(functools.partial(each_by_its_rows, every, axis=1)).lower(placed).compile()
-        found = np.asarray(alone(placed))
+        matches = np.asarray(alone(placed))
         together = jax.jit(every).lower(placed).compile()
-    for matrix, rows in zip(costs.reshape(-1, 9, 4), found.reshape(-1, 4), strict=True):
+    for matrix, rows in zip(costs.reshape(-1, 9, 4), matches.reshape(-1, 4), strict=True):
         least = matrix[linear_sum_assignment(matrix)].sum()
         np.testing.assert_allclose(matrix[rows, np.arange(4)].sum(), least, rtol=1e-5)
     exchanges = "all-reduce(", "all-gather("
@@ -38,7 +38,7 @@ def test_each_device_matches_its_own_images_without_a_word_to_others():
 
 def losses(folder, mesh, **changes):
     """Of three steps on scenes."""
-    own = CHANGES | {
+    settings = CHANGES | {
         "data.source": "scenes",
         "data.name": "shapes",
         "data.train": ("train[:48]",),
@@ -51,14 +51,14 @@ def losses(folder, mesh, **changes):
         "model.embedding_dropout_rate": 0.0,
         **{f"mesh.{axis}": size for axis, size in zip(AXES, mesh, strict=True)},
     }
-    run = build(load(default.__file__, own | changes))
+    run = build(load(default.__file__, settings | changes))
     with sharding.use(run.mesh):
         batches = [sharding.place(run.mesh, b) for b in itertools.islice(run.train_streams(), 3)]
-        step, state, found = run.train_step(), run.new_state(batches[0]), []
+        step, state, curve = run.train_step(), run.new_state(batches[0]), []
         for batch in batches:
             state, metrics = step(state, batch)
-            found.append(float(metrics["loss"]))
-    return found
+            curve.append(float(metrics["loss"]))
+    return curve
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +72,11 @@ def alone(folder):
 
 
 def test_losses_are_those_of_one_device(folder, alone):
-    found = losses(folder, small.MESHES["data, fsdp and tensor"])
+    curve = losses(folder, small.MESHES["data, fsdp and tensor"])
     assert alone[0] != alone[2]
-    np.testing.assert_allclose(found, alone, rtol=1e-4)
+    np.testing.assert_allclose(curve, alone, rtol=1e-4)
 
 
 def test_losses_do_not_depend_on_the_parts_of_a_batch(folder, alone):
-    found = losses(folder, small.ALONE, **{"train.accumulation_steps": 4})
-    np.testing.assert_allclose(found, alone, rtol=1e-4)
+    curve = losses(folder, small.ALONE, **{"train.accumulation_steps": 4})
+    np.testing.assert_allclose(curve, alone, rtol=1e-4)

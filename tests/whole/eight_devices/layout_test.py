@@ -37,8 +37,8 @@ def step():
 
 def shapes(text):
     """The shapes of all float32 arrays in a part of a compiled program."""
-    found = re.findall(r"\bf32\[([\d,]+)\]", text)
-    return {tuple(map(int, sizes.split(","))) for sizes in found}
+    matches = re.findall(r"\bf32\[([\d,]+)\]", text)
+    return {tuple(map(int, sizes.split(","))) for sizes in matches}
 
 
 def exchanged(step, mesh, kind):
@@ -77,12 +77,12 @@ def test_each_array_is_made_where_it_stays(state):
 
 def test_a_step_holds_no_array_whole(state, step):
     """Neither a kernel of all layers nor an activation of all rows, in any order of axes."""
-    seen = {tuple(sorted(shape)) for shape in shapes(step.as_text())}
+    sorted_shapes = {tuple(sorted(shape)) for shape in shapes(step.as_text())}
     kernels = {leaf.shape for leaf in jax.tree.leaves(state.params) if leaf.ndim > 2}
     for whole in kernels | activations(ROWS) | activations(ROWS, TENSOR):
-        assert tuple(sorted(whole)) not in seen, whole
+        assert tuple(sorted(whole)) not in sorted_shapes, whole
     for part in activations(ROWS // FSDP, TENSOR):
-        assert tuple(sorted(part)) in seen, part
+        assert tuple(sorted(part)) in sorted_shapes, part
     arguments = step.memory_analysis().argument_size_in_bytes
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, state.opt_state)))
     assert arguments < 1.5 * whole / (FSDP * TENSOR)
@@ -120,10 +120,10 @@ def test_logits_in_chunks_gather_nothing_more(monkeypatch, step, mesh):
 
 def test_admins_omegas_and_all_draws_are_those_of_one_device(state):
     expected = tiny.flat(RUN.new(small.ALONE).params)
-    found = tiny.flat(state.params)
-    omegas = [path for path in found if path.endswith("omega")]
-    assert len(omegas) == 5 and any(np.ptp(found[path]) > 0.1 for path in omegas)
-    for path, leaf in found.items():
+    leaves = tiny.flat(state.params)
+    omegas = [path for path in leaves if path.endswith("omega")]
+    assert len(omegas) == 5 and any(np.ptp(leaves[path]) > 0.1 for path in omegas)
+    for path, leaf in leaves.items():
         np.testing.assert_allclose(leaf, expected[path], rtol=1e-5, atol=1e-7, err_msg=path)
 
 

@@ -48,15 +48,15 @@ SHAPES = tuple(_SIDES)
 def batch(shape: str, number: int) -> Any:
     """Batch `number`: one text per row, of different lengths."""
     generator = np.random.default_rng(number)
-    made = {}
+    arrays = {}
     for side in _SIDES[shape]:
         ids = generator.integers(4, SIZES["vocab_size"], (ROWS, LENGTH))
         real = np.arange(LENGTH)[None] < generator.integers(LENGTH // 2, LENGTH + 1, (ROWS, 1))
         positions = np.where(real, np.arange(LENGTH)[None], 0)
-        made |= {side: ids * real, f"{side}_segment_ids": real, f"{side}_positions": positions}
+        arrays |= {side: ids * real, f"{side}_segment_ids": real, f"{side}_positions": positions}
     if shape == "encoder_only":
-        made["targets"] = made["inputs"] * (generator.random((ROWS, LENGTH)) < 0.3)
-    return {name: array.astype(np.int32) for name, array in made.items()}
+        arrays["targets"] = arrays["inputs"] * (generator.random((ROWS, LENGTH)) < 0.3)
+    return {name: array.astype(np.int32) for name, array in arrays.items()}
 
 
 @dataclasses.dataclass(frozen=True)
