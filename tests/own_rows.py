@@ -12,7 +12,7 @@ SCHEMES = {
     "doubled": ResidualScheme(post_norm=True, skip=lambda depth: 2.0, trained_branch="scalar"),
     "reads": ResidualScheme(branch=lambda depth: depth.exponent, reads=("depth_exponent",)),
 }
-PROBES = {"stream_rms": by_stack(lambda seen: jnp.sqrt(jnp.mean(seen.outputs**2, (1, 2, 3))))}
+PROBES = {"stream_rms": by_stack(lambda stack: jnp.sqrt(jnp.mean(stack.outputs**2, (1, 2, 3))))}
 
 
 def read(settings, splits, columns):

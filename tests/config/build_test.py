@@ -299,17 +299,17 @@ def test_a_saved_tokenizer_and_labels_serve_without_the_data(folder):
 @pytest.mark.parametrize("name", ["", "checkpoints/6"])
 def test_a_run_takes_the_tokenizer_of_the_run_that_it_starts_from(folder, name):
     """Whether it names the other's work directory or a checkpoint in it; its own goes first."""
-    other, own = folder / "other", folder / "own"
-    for workdir in (other, own):
+    other, target = folder / "other", folder / "own"
+    for workdir in (other, target):
         workdir.mkdir()
     start = str(other / name)
     theirs = build(_config(folder, data__tokenizer__vocab_size=6)).data.tokenizer
     ours = build(_config(folder)).data.tokenizer
     theirs.save(other / "tokenizer.json")
-    data = build(_config(folder, checkpoint__init_from=start), workdir=own).data
+    data = build(_config(folder, checkpoint__init_from=start), workdir=target).data
     assert data.tokenizer.fingerprint == theirs.fingerprint != ours.fingerprint
-    ours.save(own / "tokenizer.json")
-    data = build(_config(folder, checkpoint__init_from=start), workdir=own).data
+    ours.save(target / "tokenizer.json")
+    data = build(_config(folder, checkpoint__init_from=start), workdir=target).data
     assert data.tokenizer.fingerprint == ours.fingerprint
 
 

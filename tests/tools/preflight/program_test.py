@@ -50,7 +50,7 @@ from transformer_jax.tools.preflight.report import target
 of = target("v5e-4")
 run = build(load(sys.argv[1], json.loads(sys.argv[2])), None, of.devices)
 program = compile_step(run, of.memory)
-exchanges = [[found.kind, found.axes] for found in program.exchanges]
+exchanges = [[exchange.kind, exchange.axes] for exchange in program.exchanges]
 parameters = sum(leaf.size * 4 for leaf in jax.tree.leaves(run.abstract_state().params))
 print(json.dumps([exchanges, program.arguments, parameters]))
 """
