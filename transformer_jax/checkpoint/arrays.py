@@ -72,11 +72,11 @@ def load(folder: Path, abstract: PyTree, dtype: str | None = None) -> PyTree:
 
     dtype: what each is rounded to as it is read; None: those that were saved.
     """
-    item, own = _nested(_stored(abstract)), None if dtype is None else jnp.dtype(dtype)
+    item, target = _nested(_stored(abstract)), None if dtype is None else jnp.dtype(dtype)
     arguments = ocp.args.PyTreeRestore(
         item=item,
         restore_args=jax.tree.map(
-            lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=own), item
+            lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=target), item
         ),
         partial_restore=True,
     )
@@ -95,11 +95,11 @@ def check_match(folder: Path, held: PyTree, abstract: PyTree) -> None:
         return "nothing" if leaf is None else f"{tuple(leaf.shape)} {np.dtype(leaf.dtype)}"
 
     differences = []
-    there, asked = flat(held), flat(_stored(abstract))
-    for path in sorted(there.keys() | asked.keys()):
-        found, wanted = describe(there.get(path)), describe(asked.get(path))
-        if found != wanted:
-            differences.append(f"{path}: saved {found}, expected {wanted}")
+    there, leaves = flat(held), flat(_stored(abstract))
+    for path in sorted(there.keys() | leaves.keys()):
+        actual, wanted = describe(there.get(path)), describe(leaves.get(path))
+        if actual != wanted:
+            differences.append(f"{path}: saved {actual}, expected {wanted}")
     if differences:
         more = f"\n  and {len(differences) - 8} more" if len(differences) > 8 else ""
         raise ValueError(

@@ -155,8 +155,8 @@ class Checkpoints:
           OSError: when a checkpoint cannot be read, whole or not.
         """
         self.wait()
-        found = hosts.first(lambda: str(self._select(which) or ""))
-        return Path(found) if found else None
+        folder = hosts.first(lambda: str(self._select(which) or ""))
+        return Path(folder) if folder else None
 
     def newest(self, k: int) -> list[Path]:
         """The newest whole checkpoint, scheduled or not, then the newest scheduled ones before it.
@@ -164,10 +164,10 @@ class Checkpoints:
         `k` of them, or as many as there are. Raises what `find("last")` raises.
         """
         self.wait()
-        found = hosts.first(lambda: [str(path) for path in itertools.islice(self._counted(), k)])
-        if 0 < len(found) < k:
-            logging.warning("averaging %d checkpoints, not %d: no more are kept", len(found), k)
-        return [Path(path) for path in found]
+        folders = hosts.first(lambda: [str(path) for path in itertools.islice(self._counted(), k)])
+        if 0 < len(folders) < k:
+            logging.warning("averaging %d checkpoints, not %d: no more are kept", len(folders), k)
+        return [Path(path) for path in folders]
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, oldest first. Reads and hashes every file."""
@@ -201,19 +201,19 @@ class Checkpoints:
 
     def _folders(self) -> dict[int, Path]:
         """Folders by step, broken ones included."""
-        found: dict[int, Path] = {}
+        folders: dict[int, Path] = {}
         # Sorted, "120" comes before "120.old", which counts only without it.
         for path in sorted(self._directory.glob("*")):
             if match := re.fullmatch(r"(0|[1-9]\d*)(\.old)?", path.name):
-                found.setdefault(int(match[1]), path)
-        return found
+                folders.setdefault(int(match[1]), path)
+        return folders
 
     def _is_whole(self, step: int, folder: Path) -> bool:
-        found = fault(folder)
-        if found is None:
+        reason = fault(folder)
+        if reason is None:
             return True
         self._broken.add(step)
-        logging.warning("checkpoint %s is passed over: %s", folder, found)
+        logging.warning("checkpoint %s is passed over: %s", folder, reason)
         return False
 
     def _counted(self) -> Iterator[Path]:
@@ -249,9 +249,9 @@ class Checkpoints:
                     'the best checkpoint is asked for, but checkpoint.best_metric is ""'
                 )
             counted = list(self._counted())
-            found = self._best(counted)
-            if found or not counted:
-                return found
+            best = self._best(counted)
+            if best or not counted:
+                return best
             reason = f"no whole checkpoint holds the metric {self._best_metric}"
         else:
             folders = self._folders()
@@ -330,8 +330,8 @@ class Checkpoints:
 def fault(folder: Path, *, unhashed: str | None = None) -> str | None:
     """Why the folder is not a whole checkpoint, or None (see `manifest.fault`)."""
     needed = (PROGRESS, CONFIG, arrays.STATE)
-    if found := manifest.fault(folder, needed=needed, unhashed=unhashed):
-        return found
+    if reason := manifest.fault(folder, needed=needed, unhashed=unhashed):
+        return reason
     if folder.stem.isdecimal() and folder.stem != str(step := _progress(folder)["step"]):
         return f"it is of step {step}, so the folder was renamed"
     return None

@@ -87,39 +87,39 @@ def init_from(
     name = evaluated(saved)
     ours, theirs = arrays.flat(params), arrays.flat(saved[name])
     their = origin(folder)
-    left = {path: reason for path in theirs if (reason := _misfit(theirs[path], ours.get(path)))}
+    misfits = {path: reason for path in theirs if (reason := _misfit(theirs[path], ours.get(path)))}
     table, grids = _grids(their.config, theirs, config, ours)
     resampled: tuple[str, ...] = ()
     if grids and grids[0].before == grids[1].before:
         if theirs[table].shape[1] == ours[table].shape[1]:
             resampled = (table,)
-            left.pop(table, None)
+            misfits.pop(table, None)
     elif grids:
-        left[table] = "other places stand before the patches of its images"
+        misfits[table] = "other places stand before the patches of its images"
     for differs, paths, reason in (
         (their.tokenizer != tokenizer, token_paths, "it is of another tokenizer"),
         (their.labels != tuple(labels), label_paths, "it is of other labels"),
     ):
         if differs:
-            left |= {path: reason for path in theirs if path in paths and path not in left}
-    taken = tuple(path for path in theirs if path not in left)
-    if not taken:
-        reasons = [f"{path}: {reason}" for path, reason in left.items()]
+            misfits |= {path: reason for path in theirs if path in paths and path not in misfits}
+    matches = tuple(path for path in theirs if path not in misfits)
+    if not matches:
+        lines = [f"{path}: {reason}" for path, reason in misfits.items()]
         raise ValueError(
             f"no parameter of {folder} is one of this model's, for its architecture and sizes "
-            "differ: " + "; ".join(reasons[:4])
+            "differ: " + "; ".join(lines[:4])
         )
 
     def wanted_as(path: str, leaf: jax.Array) -> Any:
         if path in resampled:
             return jax.ShapeDtypeStruct(theirs[path].shape, theirs[path].dtype)
-        return leaf if path in taken else None
+        return leaf if path in matches else None
 
     wanted = arrays.map_paths(wanted_as, params)
-    found = arrays.flat(arrays.load(folder, {name: wanted})[name])
+    leaves = arrays.flat(arrays.load(folder, {name: wanted})[name])
 
-    stacks = {path.partition("/")[0] for path in taken}
-    new = tuple(path for path in ours if path not in found)
+    stacks = {path.partition("/")[0] for path in matches}
+    new = tuple(path for path in ours if path not in leaves)
     ones = tuple(path for path in new if path in factor_paths and path.partition("/")[0] in stacks)
 
     def replace(path: str, leaf: jax.Array) -> jax.Array:
@@ -127,12 +127,12 @@ def init_from(
             return jnp.ones_like(leaf)
         if path in resampled:
             before, after = grids
-            whole = resample(np.asarray(found[path], np.float64), before, after, len(leaf))
+            whole = resample(np.asarray(leaves[path], np.float64), before, after, len(leaf))
             cut = whole.astype(leaf.dtype)
             return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda at: cut[at])
-        return found[path].astype(leaf.dtype) if path in found else leaf
+        return leaves[path].astype(leaf.dtype) if path in leaves else leaf
 
-    report = InitReport(str(folder), taken, new, left, ones, resampled)
+    report = InitReport(str(folder), matches, new, misfits, ones, resampled)
     return arrays.map_paths(replace, params), report
 
 
@@ -141,21 +141,21 @@ def format_report(report: InitReport) -> str:
 
     Where fewer than half of the parameters were taken, the last line warns of that.
     """
-    checkpoint, taken, new, left, ones, resampled = report
-    total = len(taken) + len(new)
-    modules = collections.Counter(path.partition("/")[0] for path in taken)
+    checkpoint, matches, new, misfits, ones, resampled = report
+    total = len(matches) + len(new)
+    modules = collections.Counter(path.partition("/")[0] for path in matches)
     lines = [
-        f"from {checkpoint}: {len(taken)} of {total} parameters taken, {len(new)} new, "
-        f"{len(left)} left",
+        f"from {checkpoint}: {len(matches)} of {total} parameters taken, {len(new)} new, "
+        f"{len(misfits)} left",
         "  taken  " + ", ".join(f"{count} of {module}" for module, count in modules.items()),
     ]
-    lines += _some("new", [path for path in new if path not in left and path not in ones])
+    lines += _some("new", [path for path in new if path not in misfits and path not in ones])
     lines += _some("at 1", [f"{path}: it was not there, and at 1 changes nothing" for path in ones])
     lines += _some("taken", [f"{path}: for another size of images" for path in resampled])
-    lines += _some("left", [f"{path}: {reason}" for path, reason in left.items()])
-    if 2 * len(taken) < total:
+    lines += _some("left", [f"{path}: {reason}" for path, reason in misfits.items()])
+    if 2 * len(matches) < total:
         lines.append(
-            f"WARNING: only {len(taken)} of {total} parameters were taken, so most of this model "
+            f"WARNING: only {len(matches)} of {total} parameters were taken, so most of this model "
             "starts from random values. If it should not, give it the model.* of "
             f"{checkpoint}/config.json."
         )
@@ -201,8 +201,8 @@ def resample(
     patches = table[before.before :][: before.rows * before.columns]
     grid = patches.reshape(before.rows, before.columns, -1)
     rows, columns = _cubic(before.rows, after.rows), _cubic(before.columns, after.columns)
-    found = np.einsum("Rr,Cc,rcD->RCD", rows, columns, grid).reshape(-1, table.shape[1])
-    whole = np.concatenate([table[: before.before], found])
+    vectors = np.einsum("Rr,Cc,rcD->RCD", rows, columns, grid).reshape(-1, table.shape[1])
+    whole = np.concatenate([table[: before.before], vectors])
     return np.pad(whole, ((0, length - len(whole)), (0, 0)))
 
 
@@ -246,9 +246,9 @@ def source_of(path: Path) -> Path:
     if path.parent.name == CHECKPOINTS and path.name.isdecimal():
         # Where it is missing, this names those that are there.
         return Checkpoints(path.parent, keep_last=1, best_metric="").find(int(path.name)) or path
-    if found := hosts.first(lambda: fault(path)):
+    if reason := hosts.first(lambda: fault(path)):
         raise FileNotFoundError(
-            f"{path} is neither a work directory nor a whole checkpoint to start from: {found}"
+            f"{path} is neither a work directory nor a whole checkpoint to start from: {reason}"
         )
     return path
 

@@ -39,8 +39,8 @@ class Memory(NamedTuple):
         """
         continues = positions[:, 0] > 0
         first = jnp.where(continues, self.last, tokens[:, 0])
-        own = jnp.where(self.real & continues[:, None], segments[:, :1], 0)
-        return tokens.at[:, 0].set(first), Past(self.hidden, own)
+        past_segments = jnp.where(self.real & continues[:, None], segments[:, :1], 0)
+        return tokens.at[:, 0].set(first), Past(self.hidden, past_segments)
 
     @classmethod
     def after(

@@ -119,10 +119,10 @@ class Writer(Architecture):
         projected = dataclasses.replace(self._next_tokens(x), table=context.table)
         return projected.logits(kernel_first)[:, 0], cache
 
-    def _context(self, own: Any, prompts: Prompts | None) -> Context:
+    def _context(self, context: Any, prompts: Prompts | None) -> Context:
         """See `Context`; the table is laid out and converted once, and not at each step."""
         nothing = jnp.zeros((1, 1, self.config.d_model), self.config.compute_dtype)
-        return Context(own, prompts, _logits(self, nothing).table.astype(nothing.dtype))
+        return Context(context, prompts, _logits(self, nothing).table.astype(nothing.dtype))
 
     def _next_tokens(self, x: Float[Array, "B T D"]) -> Unprojected:
         observe(self, decoder_output=x)
@@ -155,9 +155,9 @@ class EncoderDecoder(Writer):
         """
         encoded = _encode(self, batch, True)
         rows = encoded.x.shape[0]
-        own, cache = self.decoder.start(rows, max_length, encoded, None)
+        context, cache = self.decoder.start(rows, max_length, encoded, None)
         first = jnp.full((rows,), self.config.bos_id, jnp.int32)
-        return first, self._context(own, None), cache
+        return first, self._context(context, None), cache
 
 
 class EncoderOnly(Architecture):
@@ -222,9 +222,9 @@ class DecoderOnly(Writer):
             prompt = Vectors(x, (before >= 0).astype(jnp.int32), before)
         # Whole lines of memory: of 79 slots a CPU's product takes nearly twice the time of 80.
         slots = -(-(width - 1 + max_length) // 8) * 8
-        own, cache = self.decoder.start(rows, slots, None, prompt)
+        context, cache = self.decoder.start(rows, slots, None, prompt)
         prompts = Prompts(padding, jnp.int32(width - 1))
-        return tokens[:, -1], self._context(own, prompts), cache
+        return tokens[:, -1], self._context(context, prompts), cache
 
 
 class Queries(nn.Module):

@@ -79,12 +79,12 @@ class Place(NamedTuple):
         """
         keys = jnp.arange(slots)[None]
         distances = self.slot + jnp.arange(count)[:, None] - keys
-        seen = distances >= 0
+        mask = distances >= 0
         if back is not None:
-            seen = seen & (distances < back)
+            mask = mask & (distances < back)
         if self.prompts is None:
-            return seen[None]
-        return seen[None] & (keys >= self.first(rows)[:, None])[:, None]
+            return mask[None]
+        return mask[None] & (keys >= self.first(rows)[:, None])[:, None]
 
     def parents(self) -> Int[Array, "B K"]:
         """The row of its text, from 0, that read the decoded token before each new one, if any."""
@@ -98,9 +98,9 @@ class Place(NamedTuple):
         if self.prompts is None:
             return self.ancestors[:, :, :slots]
         places = jnp.arange(slots) - self.prompts.width  # below 0: of the prompt
-        chosen = self.ancestors[:, :, jnp.clip(places, 0, self.ancestors.shape[2] - 1)]
-        own = jnp.arange(self.ancestors.shape[1])[None, :, None]
-        return jnp.where(places[None, None] < 0, own, chosen)
+        ancestors = self.ancestors[:, :, jnp.clip(places, 0, self.ancestors.shape[2] - 1)]
+        hypotheses = jnp.arange(self.ancestors.shape[1])[None, :, None]
+        return jnp.where(places[None, None] < 0, hypotheses, ancestors)
 
 
 class Cache(NamedTuple):

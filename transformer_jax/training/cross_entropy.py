@@ -176,9 +176,9 @@ def _scan(
 
         def computed():
             own_x = jnp.take_along_axis(x, order[..., None], axis=2)
-            own = Unprojected(own_x, table, bias, logits.softcap)
+            chunk = Unprojected(own_x, table, bias, logits.softcap)
             own_targets = jnp.take_along_axis(targets, order, axis=2)
-            sums, (d_x, *of_parameters) = _chunk(settings, own, own_targets, weights)
+            sums, (d_x, *of_parameters) = _chunk(settings, chunk, own_targets, weights)
             new = (sums, of_parameters if gradient else None)
             return jax.tree.map(jnp.add, totals, new), d_x if gradient else None
 

@@ -50,21 +50,21 @@ def set_loss(outputs: Outputs, batch: Batch, settings: LossSettings) -> losses.R
       class_error: share of the boxes whose query does not tell their class.
       cardinality_error: how far the number of queries that tell something is off, by image.
     """
-    told: Boxes = outputs.values
+    predicted: Boxes = outputs.values
     if not settings.auxiliary_losses:
-        told = jax.tree.map(lambda of_layers: of_layers[-1:], told)
+        predicted = jax.tree.map(lambda of_layers: of_layers[-1:], predicted)
     real, classes, images = batch["targets_segment_ids"] > 0, batch["targets"] - 1, _images(batch)
     boxes = batch["boxes"].astype(jnp.float32) / UNIT
-    queries, none = match(told, classes, boxes, real, settings), told.logits.shape[-1] - 1
+    queries, none = match(predicted, classes, boxes, real, settings), predicted.logits.shape[-1] - 1
 
     # What each query is to tell: a box's class, or none. No two boxes have one query.
-    tell = jax.vmap(lambda own, of: jnp.full(told.logits.shape[2], none).at[own].set(of))
-    asked = jax.vmap(tell, (0, None))(queries, jnp.where(real, classes, none))
-    weights = jnp.where(asked == none, settings.no_object_weight, 1.0) * images[None, :, None]
-    likely = jnp.take_along_axis(jax.nn.log_softmax(told.logits), asked[..., None], axis=-1)
-    chosen = jnp.take_along_axis(told.boxes, queries[..., None], axis=2)
-    distances = jnp.sum(jnp.abs(chosen - boxes[None]), axis=-1)
-    gaps = 1 - giou(chosen, boxes[None])
+    tell = jax.vmap(lambda query, of: jnp.full(predicted.logits.shape[2], none).at[query].set(of))
+    targets = jax.vmap(tell, (0, None))(queries, jnp.where(real, classes, none))
+    weights = jnp.where(targets == none, settings.no_object_weight, 1.0) * images[None, :, None]
+    likely = jnp.take_along_axis(jax.nn.log_softmax(predicted.logits), targets[..., None], axis=-1)
+    matched_boxes = jnp.take_along_axis(predicted.boxes, queries[..., None], axis=2)
+    distances = jnp.sum(jnp.abs(matched_boxes - boxes[None]), axis=-1)
+    gaps = 1 - giou(matched_boxes, boxes[None])
     in_class, in_box, in_giou = (
         jnp.sum(x, axis=(1, 2))  # by layer
         for x in (-weights * likely[..., 0], real[None] * distances, real[None] * gaps)
@@ -75,13 +75,13 @@ def set_loss(outputs: Outputs, batch: Batch, settings: LossSettings) -> losses.R
     of_boxes = of_box * jnp.sum(in_box) + of_giou * jnp.sum(in_giou)
 
     all_images, all_boxes = batch["all_images"][0, 0], batch["all_boxes"][0, 0]
-    all_empty = all_images * told.logits.shape[2] - all_boxes
+    all_empty = all_images * predicted.logits.shape[2] - all_boxes
     all_weights = all_boxes + settings.no_object_weight * all_empty
     loss = of_classes / jnp.maximum(all_weights, _LEAST) + of_boxes / jnp.maximum(all_boxes, 1)
 
-    told_class = jnp.argmax(told.logits[-1], axis=-1)
-    wrong = real & (jnp.take_along_axis(told_class, queries[-1], axis=-1) != classes)
-    off = jnp.abs(jnp.sum(told_class != none, axis=-1) - jnp.sum(real, axis=-1))
+    predicted_class = jnp.argmax(predicted.logits[-1], axis=-1)
+    wrong = real & (jnp.take_along_axis(predicted_class, queries[-1], axis=-1) != classes)
+    off = jnp.abs(jnp.sum(predicted_class != none, axis=-1) - jnp.sum(real, axis=-1))
     pairs = {
         "loss_of_classes": (of_classes, weight),
         "loss_of_boxes": (of_boxes, number),
@@ -101,8 +101,8 @@ def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
     So of several batches it is the loss of all as one, however they are cut.
     """
     some = {name: pair for name, pair in sums.items() if float(pair[1])}
-    found = dict.fromkeys(sums, 0.0) | losses.means(some)
-    return {"loss": found["loss_of_classes"] + found["loss_of_boxes"]} | found
+    metrics = dict.fromkeys(sums, 0.0) | losses.means(some)
+    return {"loss": metrics["loss_of_classes"] + metrics["loss_of_boxes"]} | metrics
 
 
 def match(

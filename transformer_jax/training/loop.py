@@ -179,7 +179,7 @@ class Report:
             "train/learning_rate": float(metrics["learning_rate"]),
             "time/seconds": now - self._started,
             "time/tokens_per_second": tokens_per_second,
-            **named("drawn", _drawn(made.streams)),
+            **named("drawn", _draws(made.streams)),
         }
 
     def _skipped(self, step: int, metrics: Metrics) -> dict[str, int]:
@@ -212,7 +212,7 @@ class _Diverged(Exception):
         self.step = step
 
 
-def _drawn(streams: dict[str, Any]) -> dict[str, float]:
+def _draws(streams: dict[str, Any]) -> dict[str, float]:
     """How many examples of each set of a mixture this host has read, by the set's number."""
-    drawn = [state["drawn"] for state in streams.values() if "drawn" in state]
-    return {str(number): sum(counts) for number, counts in enumerate(zip(*drawn, strict=True))}
+    draws = [state["drawn"] for state in streams.values() if "drawn" in state]
+    return {str(number): sum(counts) for number, counts in enumerate(zip(*draws, strict=True))}

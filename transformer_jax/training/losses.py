@@ -52,9 +52,9 @@ def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
 
 def means_of_tokens(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
     """The `means`, and the "perplexity" (infinite where it overflows) of "token_loss", in nats."""
-    found = means(sums)
+    metrics = means(sums)
     with np.errstate(over="ignore"):
-        return found | {"perplexity": float(np.exp(found["token_loss"]))}
+        return metrics | {"perplexity": float(np.exp(metrics["token_loss"]))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,16 +68,16 @@ class PlaceLoss:
     asked: Callable[[Batch], tuple[Int[Array, "B T"], Bool[Array, "B T"]]]
 
     def __call__(self, outputs: Outputs, batch: Batch, settings: LossSettings) -> Result:
-        targets, asked = self.asked(batch)
-        weights = asked.astype(jnp.float32)
+        targets, mask = self.asked(batch)
+        weights = mask.astype(jnp.float32)
         sums = cross_entropy(outputs.values, targets, weights, settings)
         weight = jnp.sum(weights)
         return sums["loss"], weight, {name: (value, weight) for name, value in sums.items()}
 
     def each(self, outputs: Outputs, batch: Batch) -> Float[Array, "B T"]:
         """-log p(target) at every place, in nats; NaN where none is asked for."""
-        targets, asked = self.asked(batch)
-        return jnp.where(asked, token_losses(outputs.arrays(), targets), jnp.nan)
+        targets, mask = self.asked(batch)
+        return jnp.where(mask, token_losses(outputs.arrays(), targets), jnp.nan)
 
 
 def _next_tokens(batch: Batch) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:

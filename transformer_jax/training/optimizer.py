@@ -208,9 +208,9 @@ def _with_share_left(
 
 
 def _check_rows_are_taken(settings: OptimizerSettings, roles: Roles) -> None:
-    taken = [_group(settings.all_groups, name) for name in roles()]
+    rows = [_group(settings.all_groups, name) for name in roles()]
     for row in settings.groups:
-        if row not in taken:
+        if row not in rows:
             raise ValueError(
                 f"optimizer.groups: {row[0]!r} fits no parameter that an earlier row has not "
                 'taken; globs are of whole paths, such as "encoder/*" (`inspect` lists them)'

@@ -61,9 +61,9 @@ def scale_by_soap(beta1: float, beta2: float, epsilon: float) -> optax.GradientT
             back = jax.tree.map(lambda basis: basis.mT, bases)
             return _turned(_turned(m, bases) / (jnp.sqrt(v) + epsilon), back)
 
-        made = jax.tree.map(direction, m_hat, v_hat, state.bases), mu, nu
+        step = jax.tree.map(direction, m_hat, v_hat, state.bases), mu, nu
         none = optax.tree.zeros_like(updates), state.mu, state.nu
-        directions, mu, nu = optax.tree.where(state.count > 0, made, none)
+        directions, mu, nu = optax.tree.where(state.count > 0, step, none)
 
         products = jax.tree.map(_products, updates)
         products = optax.tree.update_moment(products, state.products, beta2, 1)
@@ -75,10 +75,10 @@ def scale_by_soap(beta1: float, beta2: float, epsilon: float) -> optax.GradientT
 
 
 def _products(gradient: Float[Array, "L M N"]) -> Sides:
-    def own(g: jax.Array) -> jax.Array | None:
+    def side(g: jax.Array) -> jax.Array | None:
         return None if g.shape[1] > LARGEST else _product(g, g.mT)
 
-    return own(gradient), own(gradient.mT)
+    return side(gradient), side(gradient.mT)
 
 
 def _turned(x: Float[Array, "L M N"], bases: Sides) -> Float[Array, "L M N"]:

@@ -220,5 +220,5 @@ def micro_batches(
     def cut_rows(x: Array) -> Array:
         return x.reshape(parts, len(x) // parts, *x.shape[1:])
 
-    cut, own = jax.tree.map(cut_rows, (batch, memory))
-    return jax.tree.map(lambda rows: constrain(rows, None, "batch", "length"), cut), keys, own
+    cut, memories = jax.tree.map(cut_rows, (batch, memory))
+    return jax.tree.map(lambda rows: constrain(rows, None, "batch", "length"), cut), keys, memories

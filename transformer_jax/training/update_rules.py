@@ -358,8 +358,8 @@ def rms_ratio(
     Args:
       second: with this gradient in it, and without its bias; epsilon^2 at least is what counts.
     """
-    own = _unfold(role, jnp.square(gradient) / jnp.maximum(second, epsilon**2))
-    return jnp.sqrt(jnp.mean(own, axis=range(1, own.ndim), keepdims=True))
+    ratios = _unfold(role, jnp.square(gradient) / jnp.maximum(second, epsilon**2))
+    return jnp.sqrt(jnp.mean(ratios, axis=range(1, ratios.ndim), keepdims=True))
 
 
 def map_named(f: Callable[..., Any], *trees: Any) -> Any:
@@ -398,8 +398,8 @@ def _unfold(role: Role, array: jax.Array) -> jax.Array:
 
     Numbers of which a stack has one a layer are one vector.
     """
-    own = array.shape[int(role.stacked and array.ndim > 1) :]
+    shape = array.shape[int(role.stacked and array.ndim > 1) :]
     if role.matrix is None:
-        return array.reshape(-1, math.prod(own))
+        return array.reshape(-1, math.prod(shape))
     inputs, _ = role.matrix
-    return array.reshape(-1, math.prod(own[:inputs]), math.prod(own[inputs:]))
+    return array.reshape(-1, math.prod(shape[:inputs]), math.prod(shape[inputs:]))

@@ -82,6 +82,6 @@ def convolution(
     )
     x = constrain(x.astype(jnp.float32), "batch")
     if bias:
-        own = parameter(module, f"{name}_bias", ZEROS, (channels,), ("embed",), role="vector")
-        x = x + own[None, None, None]
+        biases = parameter(module, f"{name}_bias", ZEROS, (channels,), ("embed",), role="vector")
+        x = x + biases[None, None, None]
     return x

@@ -160,8 +160,8 @@ class Attention(nn.Module):
 
         def kernel(name, size, axes=axes, init=inward):
             matrix = 1, len(axes) - 1
-            drawn = parameter(self, name, init, size, axes, matrix=matrix, role="hidden")
-            return times(config.multipliers.hidden, drawn)
+            weights = parameter(self, name, init, size, axes, matrix=matrix, role="hidden")
+            return times(config.multipliers.hidden, weights)
 
         biases = biases_of(self.biases, config.bias)
 
@@ -358,10 +358,10 @@ class Attention(nn.Module):
         u, v = (scale * x.astype(dtype)[None, None] for x in (bias.content, bias.distance))
         # Whether W meets R or the queries first is einsum's choice: what costs less.
         operands = queries + v, self.distance.astype(dtype), bias.vectors.astype(dtype)
-        found = _products("BTHK,DHK,ND->BHTN", *operands)
+        scores = _products("BTHK,DHK,ND->BHTN", *operands)
         missing = length + num_keys - 1 - bias.vectors.shape[0]  # of those that nobody sees
-        found = skew(jnp.pad(found, [(0, 0), (0, 0), (0, 0), (0, missing)]))
-        return queries + u, constrain(found, "batch", "heads", "length")
+        scores = skew(jnp.pad(scores, [(0, 0), (0, 0), (0, 0), (0, missing)]))
+        return queries + u, constrain(scores, "batch", "heads", "length")
 
     def _weights(
         self,
@@ -413,10 +413,10 @@ def _sizes(
     of_queries, of_keys = (
         jnp.linalg.norm(x.astype(jnp.float32), axis=-1).swapaxes(1, 2) for x in (queries, keys)
     )
-    shown = jnp.broadcast_to(mask, (keys.shape[0], queries.shape[1], keys.shape[1]))[:, None]
+    full_mask = jnp.broadcast_to(mask, (keys.shape[0], queries.shape[1], keys.shape[1]))[:, None]
     # A sum and no product, of which a model's cost is counted
     every = jnp.broadcast_to(of_keys[:, :, None], (*of_queries.shape, keys.shape[1]))
-    sums, counts = jnp.sum(every, axis=-1, where=shown), jnp.sum(shown, axis=-1)
+    sums, counts = jnp.sum(every, axis=-1, where=full_mask), jnp.sum(full_mask, axis=-1)
     return {"query_size": of_queries, "key_size": sums / jnp.maximum(counts, 1)}
 
 

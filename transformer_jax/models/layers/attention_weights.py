@@ -43,7 +43,7 @@ class AttentionWeights(NamedTuple):
         return weights * jax.nn.sigmoid(total)
 
 
-def _seen(logits: Float[Array, "*shape"], axis: int | tuple[int, ...]) -> Float[Array, "*shape"]:
+def _count(logits: Float[Array, "*shape"], axis: int | tuple[int, ...]) -> Float[Array, "*shape"]:
     """T: how many keys each query sees, at least 1.
 
     Not the length of the row, or what stands beside a text, padding and the room of a cache, would
@@ -54,11 +54,11 @@ def _seen(logits: Float[Array, "*shape"], axis: int | tuple[int, ...]) -> Float[
 
 
 def _sigmoid(logits: Any, axis: Any) -> Any:
-    return jax.nn.sigmoid(logits - jnp.log(_seen(logits, axis)))
+    return jax.nn.sigmoid(logits - jnp.log(_count(logits, axis)))
 
 
 def _relu(logits: Any, axis: Any) -> Any:
-    return jax.nn.relu(logits) / _seen(logits, axis)
+    return jax.nn.relu(logits) / _count(logits, axis)
 
 
 ATTENTION_WEIGHTS = {

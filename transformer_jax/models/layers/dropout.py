@@ -32,8 +32,8 @@ def _drop(
     threshold: int, x: Float[Array, "*rows D"], words: UInt32[Array, "*rows 2"]
 ) -> Float[Array, "*rows D"]:
     bits = noise(words, x.shape[-1])
-    kept = bits >= jnp.uint32(threshold)
-    return jnp.where(kept, x * (1.0 / (1.0 - threshold / 2**32)), 0.0).astype(x.dtype)
+    mask = bits >= jnp.uint32(threshold)
+    return jnp.where(mask, x * (1.0 / (1.0 - threshold / 2**32)), 0.0).astype(x.dtype)
 
 
 def noise(words: UInt32[Array, "*rows 2"], width: int) -> UInt32[Array, "*rows width"]:

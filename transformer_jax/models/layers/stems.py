@@ -38,8 +38,8 @@ class PatchEmbedding(nn.Module):
         if config.prefix_tokens:
             size, axes = (config.prefix_tokens, config.d_model), ("positions", "embed")
             prefix = parameter(self, "prefix", ZEROS, size, axes, matrix=(1, 1), role="embedding")
-            own = look_up(prefix, jnp.minimum(positions, config.prefix_tokens - 1))
-            x = jnp.where(((segments > 0) & ~real)[..., None], own, x)
+            vectors = look_up(prefix, jnp.minimum(positions, config.prefix_tokens - 1))
+            x = jnp.where(((segments > 0) & ~real)[..., None], vectors, x)
         return constrain(x, "batch", "length")
 
 
@@ -153,8 +153,8 @@ class Convolution(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B h w D"]:
         def vector(name, init):
-            own = parameter(self, name, init, self.size[:1], ("embed",), role="vector")
-            return own[None, None, None]
+            weights = parameter(self, name, init, self.size[:1], ("embed",), role="vector")
+            return weights[None, None, None]
 
         x = convolution(self, "kernel", x, self.size, self.stride)
         return x * vector("scale", nn.initializers.ones) + vector("offset", ZEROS)
@@ -215,8 +215,8 @@ class Canvas(NamedTuple):
 
     def patches(self, x: Float[Array, "B h w D"]) -> Float[Array, "B T D"]:
         """The vectors of patches from images with one of each; 0 where there is no patch."""
-        own = x.reshape(len(x), -1, x.shape[-1])
-        return jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=0.0))(own, self._places)
+        flat = x.reshape(len(x), -1, x.shape[-1])
+        return jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=0.0))(flat, self._places)
 
 
 class Stem(NamedTuple):

@@ -54,7 +54,7 @@ def look(
 def orthogonal(key: Any, shape: tuple[int, ...]) -> Float[Array, "D G E"]:
     """The kernel of each gate drawn as an orthogonal matrix of its own (Saxe et al. 2013)."""
     draw = nn.initializers.orthogonal()
-    kernels = [draw(own, (shape[0], shape[2])) for own in jax.random.split(key, shape[1])]
+    kernels = [draw(subkey, (shape[0], shape[2])) for subkey in jax.random.split(key, shape[1])]
     return jnp.stack(kernels, axis=1)
 
 
@@ -138,20 +138,20 @@ class Recurrent(nn.Module):
         if attended is not None:
             assert segments is not None
             inputs["segments"] = segments.T
-        shown = attended is not None and self.is_mutable_collection("intermediates")
+        observing = attended is not None and self.is_mutable_collection("intermediates")
 
         def step(multiply, constants, state, x):
             vectors, attended = constants
             anew = [jnp.zeros_like(part) for part in state]
             anew[0] = x.get("initial", anew[0])
-            start, seen = x["starts"][:, None], None
+            start, mask = x["starts"][:, None], None
             state = tuple(jnp.where(start, a, b) for a, b in zip(anew, state, strict=True))
             if attended is not None:
-                seen = (attended.segments == x["segments"][:, None]) & (attended.segments > 0)
+                mask = (attended.segments == x["segments"][:, None]) & (attended.segments > 0)
             state, context, weights = self._advance(
-                multiply, vectors, x["products"], state, attended, seen
+                multiply, vectors, x["products"], state, attended, mask
             )
-            return state, (state[0], context, weights if shown else None)
+            return state, (state[0], context, weights if observing else None)
 
         last, outputs = scan(
             step,
@@ -166,7 +166,7 @@ class Recurrent(nn.Module):
         states, contexts, weights = jax.tree.map(
             lambda x: constrain(jnp.swapaxes(x, 0, 1), "batch"), outputs
         )
-        if shown:
+        if observing:
             observe(self, cross_attention=jnp.swapaxes(weights, 1, 2))
         return states, contexts, last
 
@@ -179,10 +179,10 @@ class Recurrent(nn.Module):
         """
         if place.ancestors is not None:
             state = tuple(of_rows(part, place.parents()) for part in state)
-        seen = None if attended is None else attended.segments > 0
+        mask = None if attended is None else attended.segments > 0
         products = self._products(x, "NI,IGD->NGD")
         multiply = multiplier(self.kernels, self.dtype)
-        state, context, _ = self._advance(multiply, self.vectors, products, state, attended, seen)
+        state, context, _ = self._advance(multiply, self.vectors, products, state, attended, mask)
         return state[0], context, state
 
     def empty(self, rows: int, room: int = 0) -> State:
@@ -202,15 +202,15 @@ class Recurrent(nn.Module):
         products: Float[Array, "N G D"],
         state: State,
         attended: Attended | None,
-        seen: Bool[Array, "B S"] | None,
+        mask: Bool[Array, "B S"] | None,
     ) -> tuple[State, Float[Array, "N C"] | None, Float[Array, "B Q S"] | None]:
         """The next state, what was found, and the weights by which it was."""
         context = weights = None
         if attended is not None:
-            assert seen is not None
+            assert mask is not None
             queries = multiply("query", state[0])
             queries = queries.reshape(attended.keys.shape[0], -1, queries.shape[-1])
-            weights = look(queries, attended.keys, attended.vector, seen[:, None])
+            weights = look(queries, attended.keys, attended.vector, mask[:, None])
             context = jnp.einsum("BQS,BSC->BQC", weights.astype(self.dtype), attended.values)
             context = context.reshape(-1, context.shape[-1])
             products = products + multiply("context", context)

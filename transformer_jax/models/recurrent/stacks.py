@@ -120,8 +120,8 @@ class Decoder(nn.Module):
         states = None if past is None else _unpacked(past.hidden, self.config.d_model)
         of_encoder, contexts = {}, None
         if encoded is not None:
-            own = segment_mask(inputs.segments, encoded.segments)
-            initial, attended, contexts = self._of_encoder(encoded, own)
+            mask = segment_mask(inputs.segments, encoded.segments)
+            initial, attended, contexts = self._of_encoder(encoded, mask)
             of_encoder = {"initial": initial, "attended": attended, "segments": inputs.segments}
 
         # A tape is read back to its text's first state.
@@ -142,8 +142,8 @@ class Decoder(nn.Module):
         cache = Cache(tuple(layer.empty(rows, room) for layer in self.layers))
         attended = contexts = None
         if encoded is not None:
-            own = (encoded.segments > 0)[:, None]  # as one target token sees it
-            initial, attended, contexts = self._of_encoder(encoded, own)
+            mask = (encoded.segments > 0)[:, None]  # as one target token sees it
+            initial, attended, contexts = self._of_encoder(encoded, mask)
             if initial is not None:
                 bottom, *others = cache.layers
                 cache = Cache(((initial[:, 0], *bottom[1:]), *others))
@@ -160,15 +160,15 @@ class Decoder(nn.Module):
         self, x: Float[Array, "N 1 D"], context: Context, cache: Cache, place: Place
     ) -> tuple[Float[Array, "N 1 D"], Cache]:
         """See `stacks.Layers`; of one new token a row."""
-        x, found = x[:, 0], None
+        x, contexts = x[:, 0], None
         if context.states is not None:
-            found = jnp.repeat(context.states, x.shape[0] // context.states.shape[0], axis=0)
+            contexts = jnp.repeat(context.states, x.shape[0] // context.states.shape[0], axis=0)
 
         def advance(number, layer, x):
             attended = context.attended if number == 0 else None
             return layer.step(x, cache.layers[number], place, attended)
 
-        x, cache = self._layers(x, found, advance, deterministic=True)
+        x, cache = self._layers(x, contexts, advance, deterministic=True)
         return x[:, None], cache
 
     def _layers(
@@ -186,29 +186,29 @@ class Decoder(nn.Module):
         """
         embeddings, states = x, []
         for number, layer in enumerate(self.layers):
-            out, found, state = advance(number, layer, _with(x, contexts))
-            contexts = contexts if found is None else found
+            out, context, state = advance(number, layer, _with(x, contexts))
+            contexts = contexts if context is None else context
             states.append(state)
             out = self.dropout(out, deterministic=deterministic)
             x = x + out if self.config.adds_input(number + 1) else out
         return self._read_out(x, embeddings, contexts), Cache(tuple(states))
 
     def _of_encoder(
-        self, encoded: Vectors, own: Bool[Array, "B T S"]
+        self, encoded: Vectors, mask: Bool[Array, "B T S"]
     ) -> tuple[Array | None, Attended | None, Array | None]:
         """What target tokens get of their sources, where the row has it.
 
         Returns the state (B, T, D) that the bottom layer starts from, what it looks at, and the
-        encoder's last states (B, T, C), which all layers see instead. own: each token's source.
+        encoder's last states (B, T, C), which all layers see instead. mask: each token's source.
         """
         row, initial, attended, contexts = self.config.row, None, None, None
         if row.bridge:
-            _, backward = _last_states(encoded.x, own)
+            _, backward = _last_states(encoded.x, mask)
             initial = jnp.tanh(self._affine(backward, self.bridge, self.bridge_bias))
         if row.attends:
             attended = self.layers[0].attend_to(encoded.x, encoded.segments)
         else:
-            contexts = jnp.concatenate(_last_states(encoded.x, own), axis=-1)
+            contexts = jnp.concatenate(_last_states(encoded.x, mask), axis=-1)
         return initial, attended, contexts
 
     def _read_out(
@@ -232,14 +232,14 @@ class Decoder(nn.Module):
 
 
 def _last_states(
-    output: Float[Array, "B S C"], own: Bool[Array, "B T S"]
+    output: Float[Array, "B S C"], mask: Bool[Array, "B T S"]
 ) -> tuple[Float[Array, "B T half_C"], Float[Array, "B T half_C"]]:
     """The states with which both directions of an encoder end, as each target token sees them.
 
-    Forwards that is at the last token of its source, backwards at the first. own: the source.
+    Forwards that is at the last token of its source, backwards at the first. mask: the source.
     """
-    first = jnp.argmax(own, axis=-1)
-    last = own.shape[-1] - 1 - jnp.argmax(own[..., ::-1], axis=-1)
+    first = jnp.argmax(mask, axis=-1)
+    last = mask.shape[-1] - 1 - jnp.argmax(mask[..., ::-1], axis=-1)
     forward, backward = jnp.split(output, 2, axis=-1)
     return (
         jnp.take_along_axis(forward, last[..., None], axis=1),
@@ -277,14 +277,14 @@ def draw_parameters(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
     With `config.init_scale` all of them, biases included, are uniform within it (Zaremba et al.
     2014, 1409.2329), each by the key and its path alone.
     """
-    drawn = model.init(key, batch, deterministic=True)["params"]
+    params = model.init(key, batch, deterministic=True)["params"]
     scale = model.config.init_scale
 
     def uniform(path, box):
-        own = jax.random.fold_in(key, zlib.crc32(parameter_name(path).encode()))
-        draw = jax.random.uniform(own, box.value.shape, minval=-scale, maxval=scale)
+        subkey = jax.random.fold_in(key, zlib.crc32(parameter_name(path).encode()))
+        draw = jax.random.uniform(subkey, box.value.shape, minval=-scale, maxval=scale)
         return box.replace_boxed(draw)
 
     if scale is None:
-        return drawn
-    return jax.tree.map_with_path(uniform, drawn, is_leaf=lambda leaf: isinstance(leaf, Boxed))
+        return params
+    return jax.tree.map_with_path(uniform, params, is_leaf=lambda leaf: isinstance(leaf, Boxed))

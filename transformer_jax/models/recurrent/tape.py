@@ -163,10 +163,10 @@ def _weights(
 ) -> Float[Array, "N S"]:
     """Those of the slots from `x.first` to before `x.end`; all are 0 where there are none."""
     slots = jnp.arange(tape.slots.keys.shape[1])[None]
-    seen: Bool[Array, "N S"] = (slots >= x.first[:, None]) & (slots < x.end[:, None])
+    mask: Bool[Array, "N S"] = (slots >= x.first[:, None]) & (slots < x.end[:, None])
     queries = x.queries + multiply("query", tape.read)
     return jnp.where(
-        seen, look(queries[:, None], tape.slots.keys, vector, seen[:, None])[:, 0], 0.0
+        mask, look(queries[:, None], tape.slots.keys, vector, mask[:, None])[:, 0], 0.0
     )
 
 

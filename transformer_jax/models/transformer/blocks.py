@@ -102,20 +102,20 @@ class Block(nn.Module):
         layer: its own scales, what its self-attention differs in, and what this read of the tokens
         before these rows (B, M, D) or None, which ride through the scan.
         """
-        scales, own, memory = layer
-        shared, deterministic = shared.of_layer(own), shared.deterministic
+        scales, pattern, memory = layer
+        shared, deterministic = shared.of_layer(pattern), shared.deterministic
 
         def attend(h):
             nonlocal memory
-            seen = h
+            source = h
             if memory is not None:
                 # No gradient enters what earlier segments left.
-                seen = jnp.concatenate([jax.lax.stop_gradient(memory), h.astype(memory.dtype)], 1)
-                memory = seen[:, h.shape[1] :]
-            keys = seen.shape[1]
+                source = jnp.concatenate([jax.lax.stop_gradient(memory), h.astype(memory.dtype)], 1)
+                memory = source[:, h.shape[1] :]
+            keys = source.shape[1]
             return self.self_attention(
                 h,
-                seen,
+                source,
                 shared.mask,
                 shared.rotation,
                 self._bias(shared.bias, h.shape[1], keys, keys - h.shape[1]),
@@ -169,8 +169,8 @@ class Block(nn.Module):
 
         places: as of `PositionKind.bias`.
         """
-        own = getattr(self, "self_attention_bias", None)
-        return shared if own is None else own(*places)
+        bias = getattr(self, "self_attention_bias", None)
+        return shared if bias is None else bias(*places)
 
     def _sublayers(
         self,

@@ -129,8 +129,8 @@ class TransformerConfig(ModelConfig):
         if self.rotary_scaling:
             row, numbers = rotary_scalings.read(self.rotary_scaling)
             with np.errstate(all="ignore"):
-                found = row.scaled(np.ones(self.rotary_channels // 2), self.rotary_base, **numbers)
-            if not all(np.all(np.isfinite(part)) for part in found):
+                parts = row.scaled(np.ones(self.rotary_channels // 2), self.rotary_base, **numbers)
+            if not all(np.all(np.isfinite(part)) for part in parts):
                 raise ValueError(f"model.rotary_scaling={self.rotary_scaling} divides by 0")
 
     def _check_positions_in(self) -> None:
@@ -183,13 +183,13 @@ class TransformerConfig(ModelConfig):
                 f"model.attention_softcap={self.attention_softcap} is not for "
                 f"model.attention_kernel={name!r}, which caps no scores: set it to {fitting}"
             )
-        asked = {
+        needs = {
             "attention_score": score.module,
             "attention_weights": self.attention_weights != "softmax",
             "positions": positions.bias,
             "attention_dropout_rate": self.attention_dropout_rate,
         }
-        for key, value in asked.items():
+        for key, value in needs.items():
             if value and not kernel.plain:
                 plain = " or ".join(repr(name) for name, row in KERNELS.items() if row.plain)
                 raise ValueError(
@@ -318,14 +318,14 @@ def scheme(config: TransformerConfig, stack: Stack) -> ResidualScheme:
 
 def depth(config: TransformerConfig, stack: Stack) -> Depth:
     """The depth of a stack of the model."""
-    own, other = config.num_encoder_layers, config.num_decoder_layers
+    layers, other = config.num_encoder_layers, config.num_decoder_layers
     if stack == "decoder":
-        own, other = other, own
+        layers, other = other, layers
     both = len(stacks(config)) > 1
     kinds: tuple[Kind, ...] = ("self_attention", "feed_forward")
     if both and stack == "decoder":
         kinds = ("self_attention", "cross_attention", "feed_forward")
-    return Depth(stack, kinds, own, other if both else 0, config.depth_exponent)
+    return Depth(stack, kinds, layers, other if both else 0, config.depth_exponent)
 
 
 def pattern(config: TransformerConfig, stack: Stack) -> Pattern:

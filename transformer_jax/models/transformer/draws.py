@@ -144,8 +144,8 @@ def factor(
     layers = shape[0] if "layers" in box.names else 1
     size = Size(d_model, sides[0], layers, np.arange(1, layers + 1))
     deviation = next(filter(None, (getattr(row, place) for place in places)))
-    own = d_model**-0.5 if places == ("embedding",) else math.sqrt(2 / sum(sides))
-    return np.asarray(deviation(size) / own, np.float32)
+    default = d_model**-0.5 if places == ("embedding",) else math.sqrt(2 / sum(sides))
+    return np.asarray(deviation(size) / default, np.float32)
 
 
 def _places(path: tuple[str, ...], gated: bool) -> tuple[str, ...]:

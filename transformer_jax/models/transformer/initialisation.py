@@ -35,23 +35,23 @@ def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
     rngs = {"params": params, "dropout": dropout}
     config, row = model.config, PARAMETERIZATIONS[model.config.parameterization]
     gated = ACTIVATIONS[config.activation].gated
-    drawn = model.init(rngs, batch, deterministic=False, mutable="params")["params"]
+    draws = model.init(rngs, batch, deterministic=False, mutable="params")["params"]
     factors = []
 
     def finished(path, draw):
         keys = tuple(entry.key for entry in path)
-        gains = (
+        candidates = (
             draw_gain(config, keys),
             factor(config.init, keys, draw, config.d_model, gated=gated),
         )
-        own = [gain for gain in gains if gain is not None]
-        gain = math.prod(own) if own else None
+        gains = [gain for gain in candidates if gain is not None]
+        gain = math.prod(gains) if gains else None
         if row is not None:
             stack: Stack | None = next((name for name in stacks(config) if name == keys[0]), None)
-            own = share(row, draw, ratios(config, stack))
-            draw = draw.replace(share=own)
-            if own.draw != 1.0:
-                gain = own.draw * (np.float32(1) if gain is None else gain)
+            scaling = share(row, draw, ratios(config, stack))
+            draw = draw.replace(share=scaling)
+            if scaling.draw != 1.0:
+                gain = scaling.draw * (np.float32(1) if gain is None else gain)
         if gain is None:
             return draw
         factors.append(gain)
@@ -60,7 +60,7 @@ def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
         return draw.replace_boxed(gain * values)
 
     result = jax.tree_util.tree_map_with_path(
-        finished, drawn, is_leaf=lambda leaf: isinstance(leaf, Boxed)
+        finished, draws, is_leaf=lambda leaf: isinstance(leaf, Boxed)
     )
     if not (factors and config.profiled):
         return result

@@ -135,15 +135,15 @@ class ResidualSublayer(nn.Module):
         config, row = self.config, scheme(self.config, self.stack)
         norm = functools.partial(Norm, config.norm, config.norm_epsilon)
         scales = jax.tree.map(lambda of_layer: of_layer[self.index], scales)
-        x, omega, kept = carry
+        x, omega, stash = carry
         if row.stream and self.index == 0:
             x = TrainedScale("scale", (), False, name="stream_scale")(scales.stream) * x
         if row.input and self.index == 0:
-            x = x + TrainedScale("scale", (), False, name="input_scale")(scales.input) * kept
+            x = x + TrainedScale("scale", (), False, name="input_scale")(scales.input) * stash
         if (row.layer_shortcut or row.parallel) and self.index == 0:
-            kept = x
+            stash = x
 
-        read = kept if row.parallel else x
+        read = stash if row.parallel else x
         if row.pre_norm:
             normed = norm(name="pre_norm")(read)
             there = scales.pre_normed
@@ -167,16 +167,16 @@ class ResidualSublayer(nn.Module):
             total = variance(shortcut, real) + variance(branch, real)
             omega = jnp.where(total > 0, jnp.sqrt(total), omega)
         if row.layer_shortcut and self.index == len(depth(config, self.stack).kinds) - 1:
-            shortcut = shortcut + kept
+            shortcut = shortcut + stash
         out = keep(shortcut + branch, "stream")
         if row.post_norm:
             normed = norm(name="post_norm")(out)
             out = normed if scales.normed is None else jnp.where(scales.normed, normed, out)
         if row.summed_branches:
-            kept = kept + branch
+            stash = stash + branch
         out = constrain(out, "batch", "length")
         observe(self, input=x, branch=branch, output=out)
-        return Carry(self.perturb("output", out), omega, kept)
+        return Carry(self.perturb("output", out), omega, stash)
 
 
 def finish(

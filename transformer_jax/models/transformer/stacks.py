@@ -144,10 +144,10 @@ class Layers:
         bound = length if place.prompts is None else min(length, config.longest_row or length)
         assert self.positions is not None  # a set is not told step by step
         x, _ = self.positions(x, positions, length=bound, deterministic=True)
-        seen, hypotheses = self._seen(place, rows, count, length), 1
+        masks, hypotheses = self._seen(place, rows, count, length), 1
         if place.ancestors is not None:
-            hypotheses, held = place.ancestors.shape[1], _held(place.holders(length))
-            seen = {windowed: slots & held for windowed, slots in seen.items()}
+            hypotheses, mask = place.ancestors.shape[1], _holder_mask(place.holders(length))
+            masks = {windowed: slots & mask for windowed, slots in masks.items()}
         rotations = self._rotations(positions)
         new = functools.partial(
             NewTokens,
@@ -160,10 +160,10 @@ class Layers:
         written = []
         layers = zip(context.layers, context.sources, self.pattern.kinds(), strict=True)
         for number, (layer, source, (windowed, base)) in enumerate(layers):
-            own = jax.tree.map(lambda leaf, number=number: leaf[number], scales)
-            tokens = new(seen=seen[windowed], rotation=rotations[base])
+            layer_scales = jax.tree.map(lambda leaf, number=number: leaf[number], scales)
+            tokens = new(seen=masks[windowed], rotation=rotations[base])
             advance = self._method(layer, "step")
-            carry, slots = advance(carry, own, cache.layers[number], source, tokens)
+            carry, slots = advance(carry, layer_scales, cache.layers[number], source, tokens)
             written.append(slots)
         return finish(self.row, self.norm, carry), Cache(tuple(written))
 
@@ -190,11 +190,11 @@ class Layers:
         """Which slots so many new tokens see, in layers with a window and in those without."""
         context = None if place.prompts is None else self.config.context_length
 
-        def seen(windowed: bool) -> Bool[Array, "#N T S"]:
+        def mask(windowed: bool) -> Bool[Array, "#N T S"]:
             bounds = context, self.config.window if windowed else None
             return place.seen(rows, count, slots, min(filter(None, bounds), default=None))
 
-        return {windowed: seen(windowed) for windowed in self.pattern.windows}
+        return {windowed: mask(windowed) for windowed in self.pattern.windows}
 
     def _rotations(self, positions: Int[Array, "B T"]) -> dict[Base | None, Rotation | None]:
         """What turns queries and keys, if anything, of all kinds of layers."""
@@ -215,11 +215,11 @@ class Layers:
         step; and what a step takes out of stacked parameters would be taken out again at each step.
         """
 
-        def own(leaf: Array) -> Array:
+        def of_layer(leaf: Array) -> Array:
             # Vectors (two axes with that of the layers) may be read in float32, unlike products.
             return leaf[number].astype(self.config.compute_dtype) if leaf.ndim > 2 else leaf[number]
 
-        return _inputs_last(jax.tree.map(own, stacked))
+        return _inputs_last(jax.tree.map(of_layer, stacked))
 
     def _method(self, layer: Params, name: str) -> Callable[..., Any]:
         block = Block(self.config, self.stack, kernel_first, parent=None)
@@ -241,7 +241,7 @@ def _empty(config: TransformerConfig, rows: int, room: int) -> Slots:
     return Slots(zeros(config.head_dim, room), zeros(room, config.head_dim))
 
 
-def _held(holders: Int[Array, "B J S"]) -> Bool[Array, "N J S"]:
+def _holder_mask(holders: Int[Array, "B J S"]) -> Bool[Array, "N J S"]:
     """Whether a row holds the slot of each hypothesis of its text."""
     rows = jnp.arange(holders.shape[1])[None, :, None, None]
     return (holders[:, None] == rows).reshape(-1, *holders.shape[1:])
