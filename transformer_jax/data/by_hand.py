@@ -72,33 +72,33 @@ def batch(
     else:
         first, *others = columns
         first = pictures.by_hand(first) if recipe.reads_images else _prefixed(first, settings)
-        given = dict(zip(reads, map(list, (first, *others)), strict=True))
+        examples = dict(zip(reads, map(list, (first, *others)), strict=True))
         encode = functools.partial(_first_pieces, recipe) if recipe.documents else recipe.encode
-        encoded, too_long = encode(given, encoder, labels, settings.limits("truncate"))
+        encoded, too_long = encode(examples, encoder, labels, settings.limits("truncate"))
         _warn(too_long)
         rows = [
-            {name: recipe.stored[name].array(row) for name, row in zip(encoded, own, strict=True)}
-            for own in zip(*encoded.values(), strict=True)
+            {name: recipe.stored[name].array(row) for name, row in zip(encoded, cells, strict=True)}
+            for cells in zip(*encoded.values(), strict=True)
         ]
         batches = eval_batches(
             [rows], recipe.columns, batch_size=len(rows), draw=draw, corrupt=corrupt
         )
-    ((made, numbers),) = batches
-    return {name: values[np.argsort(numbers)] for name, values in made.items()}
+    ((arrays, numbers),) = batches
+    return {name: values[np.argsort(numbers)] for name, values in arrays.items()}
 
 
 def _first_pieces(
-    recipe: Recipe, given: Examples, encoder: Any, labels: Labels, limits: Limits
+    recipe: Recipe, examples: Examples, encoder: Any, labels: Labels, limits: Limits
 ) -> Encoding:
     """Of each document its first piece, where `encode` has all; and which ones had more."""
-    ((name, texts),) = given.items()
+    ((name, texts),) = examples.items()
     each = [recipe.encode({name: [text]}, encoder, labels, limits)[0] for text in texts]
     (column,) = recipe.stored
-    rows = [own[column] for own in each]
-    for text, own in zip(texts, rows, strict=True):
-        if not own:
+    rows = [columns[column] for columns in each]
+    for text, row in zip(texts, rows, strict=True):
+        if not row:
             raise ValueError(f"there is no token in the text {text!r}: leave it out")
-    return {column: [own[0] for own in rows]}, [n for n, own in enumerate(rows) if len(own) > 1]
+    return {column: [row[0] for row in rows]}, [n for n, row in enumerate(rows) if len(row) > 1]
 
 
 def _warn(too_long: Sequence[int]) -> None:

@@ -200,11 +200,11 @@ class Dataset:
                     for piece in settings.pieces(split):
                         labels.update(label for value in piece[column] for label in listed(value))
             if len(labels) < settings.recipe.fewest_labels:
-                told = (
+                reason = (
                     f"all labels of the data are {min(labels)!r}" if labels else "it has no labels"
                 )
                 raise ValueError(
-                    f"{told}, so there is nothing to learn: are data.train and what "
+                    f"{reason}, so there is nothing to learn: are data.train and what "
                     f"data.source={source!r} reads the right ones?"
                 )
             (temporary / LABELS).write_text(json.dumps(sorted(labels), ensure_ascii=False), "utf-8")
@@ -310,17 +310,17 @@ class Dataset:
         """
         size = self.settings.evaluation_batch_size
 
-        def made(lines: Sequence[Any]) -> Batches:
+        def batches(lines: Sequence[Any]) -> Batches:
             return by_hand.prompts(
                 lines, self.settings, self._encoder, self.labels, batch_size=size
             )
 
         if not self.settings.recipe.reads_images:
-            return made(lines)
+            return batches(lines)
 
         def images(number: int) -> NumberedBatch:
             start = number * size
-            ((batch, numbers),) = made(lines[start : start + size])
+            ((batch, numbers),) = batches(lines[start : start + size])
             return batch, np.where(numbers < 0, -1, start + numbers)
 
         return Batches(math.ceil(len(lines) / size), images)
@@ -385,11 +385,11 @@ class Dataset:
 
     def in_train(self, split: str) -> Bool[np.ndarray, " examples"]:
         """Whether the training split has each example of a split too."""
-        own = np.concatenate([arrays.hashes()[:] for arrays in self._tokens(split)])
-        shared = np.zeros(len(own), bool)
+        split_hashes = np.concatenate([arrays.hashes()[:] for arrays in self._tokens(split)])
+        shared = np.zeros(len(split_hashes), bool)
         for arrays in self._tokens("train"):
             for hashes in chunks(arrays.hashes()):
-                shared |= np.isin(own, hashes)
+                shared |= np.isin(split_hashes, hashes)
         return shared
 
     # What is prepared

@@ -48,19 +48,19 @@ class Set:
 
     def pieces(self) -> Iterator[Examples]:
         """The examples, read from their beginning."""
-        found = sources.read(*self.where)
+        pieces = sources.read(*self.where)
         if self.held_out is not None:
             size, wanted = self.held_out
-            divided = hold_out(found, size, documents=self.documents)
-            found = (piece for of_validation, piece in divided if of_validation == wanted)
-        return found if self.share == 1 else share(found, self.share)
+            divided = hold_out(pieces, size, documents=self.documents)
+            pieces = (piece for of_validation, piece in divided if of_validation == wanted)
+        return pieces if self.share == 1 else share(pieces, self.share)
 
     def version(self) -> list[Any]:
         """What tells the examples from others, without reading them."""
-        found = sources.version(*self.where)
+        version = sources.version(*self.where)
         if self.held_out is not None:
-            found = [found, *self.held_out]
-        return found if self.share == 1 else [found, self.share]
+            version = [version, *self.held_out]
+        return version if self.share == 1 else [version, self.share]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def text(split: str) -> str:
     count = SPLITS[split]
     words = [np.full(count, len(WORDS))]  # the row of first words
     for draws in rng.random((LENGTH, count)):
-        drawn = np.sum(draws[:, None] >= bounds[words[-1]], axis=1)
+        samples = np.sum(draws[:, None] >= bounds[words[-1]], axis=1)
         copies = np.isin(words[-1], triggers())
-        words.append(np.where(copies, words[-2] if len(words) > 1 else 0, drawn))
+        words.append(np.where(copies, words[-2] if len(words) > 1 else 0, samples))
     return bigram.joined(np.stack(words[1:], axis=1), WORDS)

@@ -31,23 +31,23 @@ def entropy() -> float:
     Drawn words cost ln 64 each, repeats nothing. Who is not told it pays a little at the first
     repeat, which might be a draw.
     """
-    drawn = sum(PERIODS) / len(PERIODS)
-    return drawn * math.log(len(WORDS)) / LENGTH
+    mean_period = sum(PERIODS) / len(PERIODS)
+    return mean_period * math.log(len(WORDS)) / LENGTH
 
 
 def periods(words: Int[np.ndarray, "B T"]) -> Int[np.ndarray, " B"]:
     """The least distance at which each row repeats itself to its end, of T where it never does."""
     rows, length = words.shape
-    found = np.full(rows, length)
+    distances = np.full(rows, length)
     for period in range(length - 1, 0, -1):
-        found[np.all(words[:, period:] == words[:, :-period], axis=1)] = period
-    return found
+        distances[np.all(words[:, period:] == words[:, :-period], axis=1)] = period
+    return distances
 
 
 def text(split: str) -> str:
     """The pieces of one of SPLITS; always the same."""
     rng = np.random.default_rng([_SEED, list(SPLITS).index(split)])
     count = SPLITS[split]
-    drawn = rng.integers(len(WORDS), size=(count, LENGTH))
+    words = rng.integers(len(WORDS), size=(count, LENGTH))
     period = rng.choice(np.array(PERIODS), size=(count, 1))
-    return joined(np.take_along_axis(drawn, np.arange(LENGTH) % period, axis=1), WORDS)
+    return joined(np.take_along_axis(words, np.arange(LENGTH) % period, axis=1), WORDS)

@@ -60,7 +60,7 @@ def scene(name: str, split: str, number: int) -> Scene:
     """One scene. name: a key of OBJECTS."""
     rng = np.random.default_rng([list(OBJECTS).index(name), SPLITS.index(split), number])
     light = rng.uniform(0, 0.3) + rng.normal(0, 0.05, (SIZE, SIZE))
-    taken = np.zeros((SIZE, SIZE), bool)
+    occupancy = np.zeros((SIZE, SIZE), bool)
     boxes, labels = [], []
     for _ in range(rng.integers(1, _MOST + 1)):
         label, mask = OBJECTS[name](rng, split)
@@ -68,8 +68,8 @@ def scene(name: str, split: str, number: int) -> Scene:
         for _ in range(_TRIES):
             y, x = rng.integers(0, SIZE - height + 1), rng.integers(0, SIZE - width + 1)
             place = slice(y, y + height), slice(x, x + width)
-            if not taken[place].any():
-                taken[place] = True
+            if not occupancy[place].any():
+                occupancy[place] = True
                 light[place] = np.maximum(light[place], rng.uniform(0.6, 1) * mask)
                 boxes.append([int(x), int(y), int(x) + width, int(y) + height])
                 labels.append(label)

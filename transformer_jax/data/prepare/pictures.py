@@ -37,13 +37,13 @@ def sized(recipe: Recipe, settings: ImageSettings) -> Recipe:
     """The recipe with the shapes that its columns of images have with these settings."""
     shapes = {"inputs": (settings.patch_bytes,), "pixels": (settings.channels,)}
 
-    def own(columns: Mapping[str, Column]) -> dict[str, Column]:
+    def shape(columns: Mapping[str, Column]) -> dict[str, Column]:
         return {
             name: dataclasses.replace(column, shape=shapes.get(name, column.shape))
             for name, column in columns.items()
         }
 
-    return dataclasses.replace(recipe, columns=own(recipe.columns), encoded=own(recipe.encoded))
+    return dataclasses.replace(recipe, columns=shape(recipe.columns), encoded=shape(recipe.encoded))
 
 
 def kept(
@@ -52,26 +52,26 @@ def kept(
     """The columns KEPT of encoded images, and their boxes in them. Raises as `images.decode`."""
     columns: dict[str, list[Any]] = {name: [] for name in KEPT}
     inside = []
-    for picture, own in zip(pictures, boxes, strict=True):
+    for picture, corners in zip(pictures, boxes, strict=True):
         whole = images.decode(picture, settings.channels)
-        pixels, own = images.fitted(whole, own, settings)
+        pixels, corners = images.fitted(whole, corners, settings)
         columns["pixels"].append(pixels.reshape(-1, settings.channels))
         columns["size"].append([*pixels.shape[:2], *whole.shape[:2]])
-        inside.append(own)
+        inside.append(corners)
     return columns, inside
 
 
 def patched(pixels: Pixels, settings: ImageSettings) -> dict[str, np.ndarray]:
     """The columns PATCHES of an image."""
     patch, (rows, columns, _) = settings.patch_size, pixels.shape
-    found = {
+    arrays = {
         "inputs": images.patches(pixels, patch),
         "grid": images.grid(rows // patch, columns // patch),
     }
     before = settings.prefix_tokens
     return {
-        name: np.concatenate([np.zeros((before, own.shape[1]), own.dtype), own])
-        for name, own in found.items()
+        name: np.concatenate([np.zeros((before, array.shape[1]), array.dtype), array])
+        for name, array in arrays.items()
     }
 
 
@@ -132,6 +132,6 @@ def contact_sheet(arrays: TokenArrays, corrupt: Corrupt, settings: ImageSettings
     """Nine images of a split as `corrupt` makes them, with their boxes, as a file of PNG."""
     numbers = range(min(_TILES, len(arrays)))
     rows = [corrupt(arrays[number], np.random.default_rng(number)) for number in numbers]
-    shown = [images.joined(row["inputs"], row["grid"], settings) for row in rows]
+    tiles = [images.joined(row["inputs"], row["grid"], settings) for row in rows]
     boxes = [row.get("boxes", NO_BOXES) / UNIT for row in rows]
-    return images.png(images.tiled(list(map(images.outlined, shown, boxes))))
+    return images.png(images.tiled(list(map(images.outlined, tiles, boxes))))

@@ -274,9 +274,9 @@ def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Ma
     workers = min(workers, machine.cores())
     alone = 0
     for piece in pieces:
-        made = _made(plan, piece)
-        yield made
-        alone += made[1].characters
+        encoding = _made(plan, piece)
+        yield encoding
+        alone += encoding[1].characters
         if alone >= _ALONE and workers > 1:
             break
     first = next(pieces, None)

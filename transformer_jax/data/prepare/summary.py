@@ -46,8 +46,8 @@ class Summary(Counts):
 
 def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) -> Summary:
     """The counts of a split, which consists of these sets."""
-    own = {name: column for name, column in recipe.stored.items() if column.along is None}
-    counted = own.keys() & set(recipe.counted)
+    columns = {name: column for name, column in recipe.stored.items() if column.along is None}
+    counted = columns.keys() & set(recipe.counted)
     ids = summed(arrays.ids[name] for arrays in sets for name in counted)
     silent, unknown = (
         sum(int(ids[i : i + 1].sum()) for i in numbers if i is not None)
@@ -55,14 +55,14 @@ def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) 
     )
     lengths = {
         column.side: _quantiles(summed(arrays.lengths[name] for arrays in sets))
-        for name, column in own.items()
+        for name, column in columns.items()
     }
     sizes = {}
     if recipe.reads_images:
-        found = np.concatenate([arrays.columns["size"][:] for arrays in sets]).reshape(-1, 4)
-        sizes = {"in files": _sizes(found[:, 2:]), "as kept": _sizes(found[:, :2])}
+        sides = np.concatenate([arrays.columns["size"][:] for arrays in sets]).reshape(-1, 4)
+        sizes = {"in files": _sizes(sides[:, 2:]), "as kept": _sizes(sides[:, :2])}
         (patch,), (channels,) = recipe.columns["inputs"].shape, recipe.stored["pixels"].shape
-        patches = found[:, 0] * found[:, 1] * channels // patch
+        patches = sides[:, 0] * sides[:, 1] * channels // patch
         lengths["source"] = _quantiles(np.bincount(patches))
     tokens = int(ids.sum())
     return Summary(
@@ -78,8 +78,8 @@ def summarise(sets: Sequence[TokenArrays], recipe: Recipe, special: SpecialIds) 
 def _sizes(sides: Int[np.ndarray, "N 2"]) -> list[tuple[int, int]]:
     """The smallest, the median and the largest, by their area."""
     order = np.argsort(sides.prod(axis=1), kind="stable")
-    chosen = sides[order[[0, (len(order) - 1) // 2, -1]]]
-    return [(int(rows), int(columns)) for rows, columns in chosen]
+    quantiles = sides[order[[0, (len(order) - 1) // 2, -1]]]
+    return [(int(rows), int(columns)) for rows, columns in quantiles]
 
 
 def _quantiles(lengths: Int64[np.ndarray, " longest+1"]) -> tuple[int, ...]:
@@ -142,18 +142,18 @@ def report(summaries: Mapping[str, Summary]) -> str:
     labels: Counter[str] = Counter()
     for summary in summaries.values():
         labels.update(summary.labels)
-    shown = [label for label, _ in labels.most_common(_SHOWN)]
-    columns = [_cells(summary, shown, len(labels)) for summary in summaries.values()]
+    top_labels = [label for label, _ in labels.most_common(_SHOWN)]
+    columns = [_cells(summary, top_labels, len(labels)) for summary in summaries.values()]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
     warnings = [f"Warning: {line}" for line in likely_mistakes(summaries)]
     return "\n".join([*tables.aligned([["Data", *summaries], *rows]), *warnings])
 
 
-def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str]:
+def _cells(summary: Summary, top_labels: Sequence[str], labels: int) -> dict[str, str]:
     """The texts of one split by the names of their rows.
 
     Args:
-        shown: the labels that get a row.
+        top_labels: the labels that get a row.
         labels: how many labels all splits have.
     """
     cells = {"examples": f"{summary.examples:,}"}
@@ -177,16 +177,16 @@ def _cells(summary: Summary, shown: Sequence[str], labels: int) -> dict[str, str
     what = "places" if summary.tokens is None else "tokens"
     for side, quantiles in summary.lengths.items():
         of_images = {"source": "patches", "target": "boxes"} if summary.sizes else {}
-        own = of_images.get(side, what)
-        name = f"{side} {own}: median / 90 % / longest"
+        unit = of_images.get(side, what)
+        name = f"{side} {unit}: median / 90 % / longest"
         cells[name] = " / ".join(f"{length:,}" for length in quantiles)
     if summary.tokens is not None:
         cells["<unk>"] = f"{summary.unknown:.1%}"
-    counts = {label: summary.labels.get(label, 0) for label in shown}
-    cells |= {f"label {_shown(label)}": f"{count:,}" for label, count in counts.items()}
-    if labels > len(shown):
+    counts = {label: summary.labels.get(label, 0) for label in top_labels}
+    cells |= {f"label {_quoted(label)}": f"{count:,}" for label, count in counts.items()}
+    if labels > len(top_labels):
         others = sum(summary.labels.values()) - sum(counts.values())
-        cells[f"{labels - len(shown):,} other labels"] = f"{others:,}"
+        cells[f"{labels - len(top_labels):,} other labels"] = f"{others:,}"
     return cells
 
 
@@ -230,13 +230,13 @@ def _mistaken_labels(summaries: Mapping[str, Summary]) -> list[str]:
     if once := [label for label, count in train.items() if count == 1]:
         lines.append(
             f"train: {len(once):,} of {len(train):,} labels occur only once: "
-            f"{_named(map(_shown, once))}; are they typing mistakes, or a header?"
+            f"{_named(map(_quoted, once))}; are they typing mistakes, or a header?"
         )
     for split, summary in summaries.items():
         if unseen := [label for label in summary.labels if label not in train]:
             lines.append(
                 f"{split}: {len(unseen):,} of {len(summary.labels):,} labels are not in train: "
-                f"{_named(map(_shown, unseen))}; no training teaches them: correct them or add "
+                f"{_named(map(_quoted, unseen))}; no training teaches them: correct them or add "
                 "examples to train"
             )
     return lines
@@ -248,10 +248,10 @@ def _outline(label: str) -> str:
     return "".join(c for c in plain if unicodedata.category(c)[0] not in "CZ") or label
 
 
-def _shown(label: str) -> str:
+def _quoted(label: str) -> str:
     """A label in quotes, escaped where it does not look like what it is."""
-    seen = re.sub(_UNSEEN, "", unicodedata.normalize("NFKC", label))
-    return repr(label) if label == seen else ascii(label)
+    form = re.sub(_UNSEEN, "", unicodedata.normalize("NFKC", label))
+    return repr(label) if label == form else ascii(label)
 
 
 def _named(texts: Iterable[str]) -> str:

@@ -108,8 +108,8 @@ class Tokenizer:
         self._fast = None if special.in_text else _fast_encoder(library)
         self.vocab_size = library.get_vocab_size()
         # As before there were the last fields
-        told = special if special.framed else special[: 8 if special.in_text else 7]
-        known = library.to_str() + (special != OWN_IDS) * json.dumps(told)
+        fields = special if special.framed else special[: 8 if special.in_text else 7]
+        known = library.to_str() + (special != OWN_IDS) * json.dumps(fields)
         self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
 
     def __reduce__(self) -> tuple:
@@ -136,8 +136,8 @@ class Tokenizer:
         """Text of the ids before any that ends it; pad and bos are skipped, unk is <unk>."""
         ends, silent = self.special.ends, self.special.silent
         before_end = itertools.takewhile(lambda i: i not in ends, map(int, ids))
-        kept = [i for i in before_end if i not in silent]
-        return self._library.decode(kept, skip_special_tokens=False)
+        text_ids = [i for i in before_end if i not in silent]
+        return self._library.decode(text_ids, skip_special_tokens=False)
 
     def spans(self, ids: Iterable[int]) -> dict[str, Any]:
         """The text of ids, and "ends": its characters after each id, None after a silent one."""
@@ -198,8 +198,8 @@ def _fast_encoder(library: tokenizers.Tokenizer) -> Callable[[str], list[int]] |
     if kinds["normalizer"] is not None or before is None or not plain:
         return None
     state = before.__getstate__()
-    own = json.loads(_bytes((), 0).to_str())
-    if all(kinds[part] == own[part] for part in ("model", "pre_tokenizer")):
+    byte_kinds = json.loads(_bytes((), 0).to_str())
+    if all(kinds[part] == byte_kinds[part] for part in ("model", "pre_tokenizer")):
         first = np.int32(len(_SPECIAL_TOKENS))
         return lambda text: (np.frombuffer(text.encode(), np.uint8) + first).tolist()
     splits = {_lines_and_words: _WORD.findall, _lines_and_subwords: _subwords_of}
@@ -230,8 +230,8 @@ class _Remembered(dict):
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         marked = word.replace(" ", _BLANK) if self._marks else word
-        found = [token.id for token in self._model.tokenize(marked)]
-        ids = tuple(self._objects.setdefault(one, one) for one in found)
+        numbers = [token.id for token in self._model.tokenize(marked)]
+        ids = tuple(self._objects.setdefault(one, one) for one in numbers)
         if len(word) <= _LONGEST:
             if len(self) >= _REMEMBERED:
                 self.clear()
@@ -265,10 +265,10 @@ def load_special_ids(path: str | Path) -> SpecialIds:
     if not file.is_file():
         return OWN_IDS
     with reading(file, "restore it"):
-        found = json.loads(file.read_text())
+        fields = json.loads(file.read_text())
         names = "other_eos", "never", "source_before", "source_after", "target_first"
-        several = {name: tuple(found.get(name, ())) for name in names}
-        return SpecialIds(**found | several)
+        several = {name: tuple(fields.get(name, ())) for name in names}
+        return SpecialIds(**fields | several)
 
 
 def train_tokenizer(

@@ -33,10 +33,10 @@ class Worker:
         """
         self._send(argument)
         assert self._process.stdout is not None
-        found = pickle.load(self._process.stdout)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        outcome = pickle.load(self._process.stdout)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def _send(self, thing: Any) -> None:
         assert self._process.stdin is not None
@@ -62,10 +62,10 @@ def main() -> None:
         except EOFError:
             return
         try:
-            found = function(argument)
+            outcome = function(argument)
         except Exception as error:
-            found = error
-        pickle.dump(found, results)
+            outcome = error
+        pickle.dump(outcome, results)
         results.flush()
 
 

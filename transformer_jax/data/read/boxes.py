@@ -27,9 +27,9 @@ Annotated = tuple[Path, Sequence[int], list[tuple[list[float], str]]]
 
 def left_out(examples: Examples) -> dict[str, int]:
     """How many boxes nothing is learnt of, and why."""
-    boxes = [box for own in examples["boxes"] for box in own]
+    boxes = [box for row in examples["boxes"] for box in row]
     empty = sum(not has_area(box) for box in boxes)
-    ignored = sum(own for *_, own in boxes)
+    ignored = sum(flag for *_, flag in boxes)
     return {"boxes without area": empty, "crowds or difficult boxes": ignored}
 
 
@@ -51,8 +51,8 @@ def read_scenes(
         boxes = [[*box, (box[2] - box[0]) * (box[3] - box[1]), 0] for box in corners]
         return picture, list(pixels.shape), boxes, labels
 
-    found = scenes.scenes(settings.name, splits)
-    return gathered(columns, itertools.starmap(row, found))
+    pairs = scenes.scenes(settings.name, splits)
+    return gathered(columns, itertools.starmap(row, pairs))
 
 
 def read_coco(path: Path, *, skip_bad: bool) -> Iterator[Row]:
@@ -77,14 +77,14 @@ def _coco(path: Path) -> list[Annotated]:
         boxes: dict[Any, list[Any]] = {row["id"]: [] for row in content["images"]}
         for row in content["annotations"]:
             x, y, width, height = map(float, row["bbox"])
-            own = [x, y, x + width, y + height, float(row.get("area", width * height))]
-            if not all(map(math.isfinite, own)):
+            numbers = [x, y, x + width, y + height, float(row.get("area", width * height))]
+            if not all(map(math.isfinite, numbers)):
                 raise ValueError(f"the box {row['bbox']} is not finite")
-            box = [*own, int(row.get("iscrowd", 0))]
+            box = [*numbers, int(row.get("iscrowd", 0))]
             boxes[row["image_id"]].append((box, names[row["category_id"]]))
         return [
-            (_found(path, row["file_name"]), (row.get("height", 0), row.get("width", 0)), own)
-            for row, own in zip(content["images"], boxes.values(), strict=True)
+            (_image(path, row["file_name"]), (row.get("height", 0), row.get("width", 0)), objects)
+            for row, objects in zip(content["images"], boxes.values(), strict=True)
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -94,14 +94,14 @@ def _coco(path: Path) -> list[Annotated]:
         ) from error
 
 
-def _found(path: Path, name: str) -> Path:
+def _image(path: Path, name: str) -> Path:
     """An image that annotations name: in their folder or the one above, or in a folder there that
     is called as they end, as "val2017" of "instances_val2017.json" (.gz), or "images".
 
     Where there is none, the first of these.
     """
     folders = ["", path.name.partition(".")[0].rpartition("_")[2], "images"]
-    places = [above / own / name for above in path.parents[:2] for own in folders]
+    places = [above / folder / name for above in path.parents[:2] for folder in folders]
     return next((place for place in places if place.is_file()), places[0])
 
 
@@ -138,9 +138,9 @@ def _annotated(file: Path, image: Path) -> Annotated:
     """What an annotation says of its image."""
 
     def text(row: Any, path: str) -> str:
-        if not (found := row.findtext(path)):
+        if not (content := row.findtext(path)):
             raise ValueError(f"there is no {path}")
-        return found.strip()
+        return content.strip()
 
     boxes = []
     try:
@@ -178,5 +178,5 @@ def _row(annotated: Annotated) -> Row:
             "annotation"
         )
     inside = np.clip([box[:4] for box, _ in boxes] or np.zeros((0, 4)), 0, [columns, rows] * 2)
-    cut = [[*own, *box[4:]] for own, (box, _) in zip(inside.tolist(), boxes, strict=True)]
+    cut = [[*corners, *box[4:]] for corners, (box, _) in zip(inside.tolist(), boxes, strict=True)]
     return picture, [rows, columns], cut, [name for _, name in boxes]

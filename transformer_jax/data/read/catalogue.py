@@ -88,7 +88,7 @@ def _boxed(picture: Picture, objects: dict[str, list], label: Any) -> tuple:
     for number, (y0, x0, y1, x1) in enumerate(objects["bbox"]):
         low, high = (x0 * columns, y0 * rows), (x1 * columns, y1 * rows)
         area = (high[0] - low[0]) * (high[1] - low[1])
-        boxes.append([*low, *high, area, int(any(own[number] for own in ignored))])
+        boxes.append([*low, *high, area, int(any(flags[number] for flags in ignored))])
     return picture, [rows, columns], boxes, [_class(label, value) for value in objects["label"]]
 
 
@@ -220,8 +220,8 @@ def _records(
 
 def _check_whole(folder: Path) -> None:
     """Raises ValueError where a prepared set has other files than it was prepared with."""
-    if found := damage(folder):
-        raise ValueError(f"{folder} is damaged ({found}): delete it, and it is prepared again")
+    if fault := damage(folder):
+        raise ValueError(f"{folder} is damaged ({fault}): delete it, and it is prepared again")
 
 
 def _prepare(builder: Builder, folder: Path) -> None:
@@ -247,5 +247,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, dict):
-        return {key: _plain(own) for key, own in value.items()}
+        return {key: _plain(entry) for key, entry in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list) else value

@@ -29,9 +29,9 @@ def read(
         ValueError: there is no such split or feature, a part is empty, or as
             `features.columns_of`.
     """
-    given: list[str] = [getattr(settings, KEYS[column]) for column in columns]
+    features: list[str] = [getattr(settings, KEYS[column]) for column in columns]
     pairs = "target" in columns
-    names: list[str] = [_LANGUAGES.get(name, name) for name in given] if pairs else given
+    names: list[str] = [_LANGUAGES.get(name, name) for name in features] if pairs else features
     for column, name in zip(columns, names, strict=True):
         if name not in grammar.FEATURES:
             raise ValueError(
@@ -40,10 +40,10 @@ def read(
             )
     folder = Path(settings.cache_dir).expanduser() / "embedded" / fingerprint(grammar.NAME, splits)
     blocks = built_once(folder, lambda: _generate(splits))
-    if given == ["en", "de"]:
+    if features == ["en", "de"]:
         return blocks
-    found = columns_of(blocks, columns, names)
-    return _without_empty(found) if pairs else found
+    examples = columns_of(blocks, columns, names)
+    return _without_empty(examples) if pairs else examples
 
 
 def _without_empty(blocks: Iterator[Examples]) -> Iterator[Examples]:
@@ -76,7 +76,7 @@ def ranges(expression: str) -> list[tuple[str, range]]:
     Raises:
         ValueError: anything else, a split that the corpus lacks, or a bound outside of it.
     """
-    found = []
+    spans = []
     for part in map(str.strip, expression.split("+")):
         match = _PART.fullmatch(part)
         if match is None or match[1] not in grammar.COUNTS:
@@ -90,8 +90,8 @@ def ranges(expression: str) -> list[tuple[str, range]]:
         places = range(*(_place(bound, size) for bound in (start or "0", stop or "100%")))
         if min(places.start, places.stop) < 0 or max(places.start, places.stop) > size:
             raise ValueError(f"data.source='embedded': {part!r} exceeds its {size} examples")
-        found.append((split, places))
-    return found
+        spans.append((split, places))
+    return spans
 
 
 def _place(bound: str, size: int) -> int:

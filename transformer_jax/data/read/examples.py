@@ -144,13 +144,13 @@ def hold_out(
         (texts,) = examples.values()
         return sum(map(len, texts))
 
-    kept: collections.deque[tuple[int, Examples]] = collections.deque()
+    tail: collections.deque[tuple[int, Examples]] = collections.deque()
     total = inside = 0
     for piece in pieces:
-        kept.append((weight(piece), piece))
-        total, inside = total + kept[-1][0], inside + kept[-1][0]
-        while inside - kept[0][0] >= held > 0:
-            first, examples = kept.popleft()
+        tail.append((weight(piece), piece))
+        total, inside = total + tail[-1][0], inside + tail[-1][0]
+        while inside - tail[0][0] >= held > 0:
+            first, examples = tail.popleft()
             inside -= first
             yield False, examples
     if not 0 < held < total:
@@ -158,7 +158,7 @@ def hold_out(
             f"data.validation_size={held}: expected 1 to {total - 1} of the {total} "
             f"{'characters' if documents else 'examples'} in data.train"
         )
-    rest = concatenate(piece for _, piece in kept)
+    rest = concatenate(piece for _, piece in tail)
     place = inside - held
     divide = _cut if documents else lambda values, place: (values[:place], values[place:])
     halves = {key: divide(values, place) for key, values in rest.items()}
@@ -185,14 +185,14 @@ def share(pieces: Iterable[Examples], used: float) -> Iterator[Examples]:
 
     Raises ValueError where that is not one example.
     """
-    number, found = 0, False
+    number, nonempty = 0, False
     for piece in pieces:
         numbers = range(number, number := number + size(piece))
         places = [k for k, n in enumerate(numbers) if int((n + 1) * used) > int(n * used)]
         if places:
-            found = True
+            nonempty = True
             yield {key: [values[place] for place in places] for key, values in piece.items()}
-    if not found:
+    if not nonempty:
         raise ValueError(f"data.train_share={used} of {number} examples in data.train is none")
 
 
@@ -202,17 +202,17 @@ def sample(pieces: Iterable[Examples], most: int) -> Examples:
     Which they are depends on the pieces alone.
     """
     stride, characters, number = 1, 0, 0
-    kept: dict[int, tuple[int, Examples]] = {}
+    parts: dict[int, tuple[int, Examples]] = {}
     for piece in pieces:
         for start in range(0, size(piece), _STRIDE):
             if number % stride == 0:
                 part = {key: values[start : start + _STRIDE] for key, values in piece.items()}
                 count = sum(len(value) for values in part.values() for value in values)
-                kept[number] = count, part
+                parts[number] = count, part
                 characters += count
-            while characters > most and len(kept) > 1:
+            while characters > most and len(parts) > 1:
                 stride *= 2
-                kept = {place: part for place, part in kept.items() if place % stride == 0}
-                characters = sum(count for count, _ in kept.values())
+                parts = {place: part for place, part in parts.items() if place % stride == 0}
+                characters = sum(count for count, _ in parts.values())
             number += 1
-    return concatenate(part for _, part in kept.values())
+    return concatenate(part for _, part in parts.values())

@@ -57,13 +57,13 @@ def columns_of(
     return _tagged(renamed) if "tags" in columns else renamed
 
 
-def _labelled(blocks: Iterable[Examples], given: str) -> Iterator[Examples]:
+def _labelled(blocks: Iterable[Examples], column: str) -> Iterator[Examples]:
     none = True
     for block in blocks:
-        texts = [text for text, label in zip(block[given], block["label"], strict=True) if label]
+        texts = [text for text, label in zip(block[column], block["label"], strict=True) if label]
         if texts:
             none = False
-            yield {given: texts, "label": [label for label in block["label"] if label]}
+            yield {column: texts, "label": [label for label in block["label"] if label]}
     if none:
         raise ValueError(
             "data.label_feature: no example has a label; does data.train, data.validation or "

@@ -153,8 +153,8 @@ def resized(pixels: Pixels, size: Sequence[int], window: Window = WHOLE) -> Pixe
         return pixels
     part = max(0, x * columns), max(0, y * rows), min(1, x1) * columns, min(1, y1) * rows
     image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
-    found = image.resize((size[1], size[0]), Image.Resampling.BILINEAR, part)
-    return np.asarray(found).reshape(*size, channels)
+    image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR, part)
+    return np.asarray(image).reshape(*size, channels)
 
 
 def png(pixels: Pixels) -> bytes:

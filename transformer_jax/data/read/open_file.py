@@ -100,13 +100,13 @@ def read_documents(path: Path, separator: str, *, skip_bad: bool = False) -> Ite
     Raises:
         ValueError: there is no document, or as `read_lines`.
     """
-    found, skipped = False, Skipped(path, skip_bad)
+    nonempty, skipped = False, Skipped(path, skip_bad)
     for document in _divided(_texts(path, skipped), separator, path):
         if document and not document.isspace():
-            found = True
+            nonempty = True
             yield document
     skipped.tell()
-    if not found:
+    if not nonempty:
         raise ValueError(f"{path}: the file holds nothing but white space and separators")
 
 

@@ -300,9 +300,9 @@ def _python(line: str) -> Any:
             return None
 
 
-def _row(given: dict[str, Any], columns: Sequence[str], fields: Sequence[str]) -> Row:
+def _row(record: dict[str, Any], columns: Sequence[str], fields: Sequence[str]) -> Row:
     """The fields of an object as the columns want them."""
-    row = tuple(_cell(given, *pair) for pair in zip(columns, fields, strict=True))
+    row = tuple(_cell(record, *pair) for pair in zip(columns, fields, strict=True))
     if "tags" in columns and len(row[0]) != len(row[1]):
         raise ValueError(f"{len(row[0])} words, but {len(row[1])} tags")
     return row

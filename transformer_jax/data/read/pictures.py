@@ -31,8 +31,8 @@ def netpbm(name: str, pixels: np.ndarray) -> Picture:
 
 def files_of(folder: Path) -> tuple[Path, ...]:
     """The files LABEL/FILE of a folder in alphabetical order, but for those with a leading dot."""
-    found = sorted(path for path in folder.glob("[!.]*/[!.]*") if not path.is_dir())
-    return tuple(found)
+    paths = sorted(path for path in folder.glob("[!.]*/[!.]*") if not path.is_dir())
+    return tuple(paths)
 
 
 def read_folder(folder: Path, *, skip_bad: bool) -> Iterator[Row]:
@@ -60,17 +60,17 @@ def read_parquet(path: Path, image: str, label: str, *, skip_bad: bool) -> Itera
 
         def read(numbered: tuple[int, dict[str, Any]]) -> Row:
             number, row = numbered
-            value, found = value_of(row, image), value_of(row, label)
-            data, own = value, f"{path}:{number}"
+            value, label_value = value_of(row, image), value_of(row, label)
+            data, name = value, f"{path}:{number}"
             if isinstance(value, dict):
-                data, own = value.get("bytes"), f"{own} ({value.get('path')})"
+                data, name = value.get("bytes"), f"{name} ({value.get('path')})"
             if not isinstance(data, bytes):
                 raise ValueError(f"the field {image!r} holds {data!r:.50}, not the bytes of a file")
-            if isinstance(found, int) and names:
-                found = names[found] if 0 <= found < len(names) else None
-            if not isinstance(found, int | str) or found == "":
+            if isinstance(label_value, int) and names:
+                label_value = names[label_value] if 0 <= label_value < len(names) else None
+            if not isinstance(label_value, int | str) or label_value == "":
                 raise ValueError(f"the field {label!r} holds no label")
-            return Picture(own, data), str(found)
+            return Picture(name, data), str(label_value)
 
         numbered = ((number, (number, row)) for number, row in enumerate(rows, start=1))
         yield from checked_pictures(path, numbered, read, skip_bad)
@@ -89,8 +89,8 @@ def checked_pictures(
 ) -> Iterator[Any]:
     """`checked` rows that begin with a picture; one that cannot be decoded is a bad one."""
 
-    def usable(given: Any) -> Any:
-        row = read(given)
+    def usable(record: Any) -> Any:
+        row = read(record)
         if skip_bad and row is not None:  # else preparing decodes it, and names it
             decode(row[0], 3)
         return row
@@ -114,5 +114,5 @@ def read_digits(
             raise ValueError(f"data.source='digits' has no split {split!r}: {', '.join(_DIGITS)}")
         numbers = order[_DIGITS[split]]
         greys = np.round(values[numbers].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-        pictures = [netpbm(f"digits:{n}", own) for n, own in zip(numbers, greys, strict=True)]
+        pictures = [netpbm(f"digits:{n}", image) for n, image in zip(numbers, greys, strict=True)]
         yield dict(zip(columns, (pictures, [str(labels[n]) for n in numbers]), strict=True))

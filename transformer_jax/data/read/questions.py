@@ -34,7 +34,7 @@ def read_babi(path: Path, *, skip_bad: bool) -> Iterator[Row]:
         if not answer:
             story.append(_spaced(text))
             return None
-        return _asked(_spaced(text), " ".join(story)), _spaced(answer[0])
+        return _source(_spaced(text), " ".join(story)), _spaced(answer[0])
 
     return parsed(path, parse, skip_bad)
 
@@ -55,7 +55,7 @@ def read_squad(path: Path, *, skip_bad: bool) -> Iterator[Row]:
                 for entry in paragraph["qas"]:
                     answers = [whole(answer["text"]) for answer in entry["answers"]]
                     if answers:
-                        source = _asked(entry["question"], paragraph["context"])
+                        source = _source(entry["question"], paragraph["context"])
                         yield whole(source), list(dict.fromkeys(answers))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
@@ -83,11 +83,11 @@ def read_fairytaleqa(path: Path, *, skip_bad: bool) -> Iterator[Row]:
         if missing := [section for section in named if section not in sections]:
             raise ValueError(f"there is no section {missing[0]!r} in {story}")
         context = " ".join(" ".join(sections[section].split()) for section in named)
-        given = (row[column].strip() for column in ("answer1", "answer4"))
-        answers = [answer for answer in dict.fromkeys(given) if answer]
+        texts = (row[column].strip() for column in ("answer1", "answer4"))
+        answers = [answer for answer in dict.fromkeys(texts) if answer]
         if not answers:
             raise ValueError("there is no answer")
-        return _asked(row["question"], context), answers
+        return _source(row["question"], context), answers
 
     rows = _table(path, ("question", "cor_section", "answer1", "answer4"))
     return checked(path, rows, parse, skip_bad)
@@ -114,7 +114,7 @@ def _spaced(text: str) -> str:
     return " ".join(re.sub(r"([.?,])", r" \1 ", text).split())
 
 
-def _asked(question: str, context: str) -> str:
+def _source(question: str, context: str) -> str:
     return f"question: {question.strip()} context: {context.strip()}"
 
 

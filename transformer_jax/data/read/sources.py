@@ -176,12 +176,12 @@ SOURCES: dict[str, Mapping[Columns, Files | Generated]] = {
     "tfds": {
         **{
             columns: Generated(
-                lambda *given: _catalogue().read(*given), _in_catalogue, ("name", *_named(columns))
+                lambda *args: _catalogue().read(*args), _in_catalogue, ("name", *_named(columns))
             )
             for columns in (*_TEXTUAL, PICTURES)
         },
         BOXED: Generated(
-            lambda *given: _catalogue().read_boxes(*given), _in_catalogue, ("name", *_LABEL)
+            lambda *args: _catalogue().read_boxes(*args), _in_catalogue, ("name", *_LABEL)
         ),
     },
     # Images in folders of their labels.

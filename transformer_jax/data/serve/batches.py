@@ -58,11 +58,11 @@ def eval_batches(
     places = [(arrays, number) for arrays in sets for number in range(len(arrays))]
 
     def example(number: int) -> Mapping[str, Any]:
-        arrays, own = places[number]
-        return corrupt(arrays[own], np.random.default_rng(number)) if corrupt else arrays[own]
+        arrays, index = places[number]
+        return corrupt(arrays[index], np.random.default_rng(number)) if corrupt else arrays[index]
 
-    found = [[len(row[name]) for name in columns] for row in map(example, range(len(places)))]
-    by_column = np.array(found, np.int64).reshape(len(places), len(columns)).T
+    sizes = [[len(row[name]) for name in columns] for row in map(example, range(len(places)))]
+    by_column = np.array(sizes, np.int64).reshape(len(places), len(columns)).T
     lengths = dict(zip(columns, by_column, strict=True))
     order = np.lexsort([-lengths[name] for name in columns])
     missing = -len(order) % batch_size

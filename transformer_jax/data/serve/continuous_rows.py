@@ -47,8 +47,8 @@ class Text:
         tokens = np.stack([self._slice(first, length) for first in places[:, 0].tolist()])
         segments = np.cumsum(positions == 0, axis=1) + (positions[:, :1] > 0)
         if most is not None:
-            left = np.minimum(most, len(self) - origins)[:, None]
-            real = read < left
+            limits = np.minimum(most, len(self) - origins)[:, None]
+            real = read < limits
             tokens, segments = np.where(real, tokens, PAD_ID), segments * real
             positions = positions * real
         names = (self._name, f"{self._name}_segment_ids", f"{self._name}_positions")

@@ -52,8 +52,8 @@ class Mixture:
         self._orders = [endless(one, seed) for one in sets]
         rng = np.random.default_rng(seed)
         self._set = rng.permutation(np.repeat(np.arange(len(sets)), self.counts))
-        drawn = self._set[:, None] == np.arange(len(sets))
-        self._before = np.concatenate([np.zeros_like(drawn[:1], int), np.cumsum(drawn, axis=0)])
+        one_hot = self._set[:, None] == np.arange(len(sets))
+        self._before = np.concatenate([np.zeros_like(one_hot[:1], int), np.cumsum(one_hot, axis=0)])
 
     def __len__(self) -> int:
         return sys.maxsize

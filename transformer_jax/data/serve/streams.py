@@ -91,8 +91,8 @@ class TrainStreams:
         states = {i: stream.get_state() for i, stream in self._streams.items()}
         if self._mixture is not None:
             for i, state in states.items():  # what is not yet packed is read again
-                drawn = self._mixture.drawn(i, self._count, position(state))
-                states[i] = state | {"drawn": drawn.tolist()}
+                counts = self._mixture.drawn(i, self._count, position(state))
+                states[i] = state | {"drawn": counts.tolist()}
         return {str(i): state for i, state in states.items()}
 
     def passes(self, states: Mapping[str, Mapping[str, Any]]) -> float | None:
@@ -170,7 +170,7 @@ def shuffled_streams(
         # (four leave 0.56 of 0.83 million tokens a second), though they help on a cold disk (0.34,
         # not 0.2).
         unread = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-        examples, own = order[stream::streams].to_iter_dataset(unread), batch_size // streams
+        examples, size = order[stream::streams].to_iter_dataset(unread), batch_size // streams
         if packing:
             along = [name for name, column in columns.items() if column.along]
             batches = grain.experimental.FirstFitPackIterDataset(
@@ -179,10 +179,10 @@ def shuffled_streams(
                 num_packing_bins=PACKING_BINS,
                 seed=seed,
                 meta_features=along,
-            ).batch(own)
+            ).batch(size)
         else:
             padded = functools.partial(pad, columns=columns, lengths=lengths)
-            batches = examples.batch(own, batch_fn=padded)
+            batches = examples.batch(size, batch_fn=padded)
         # Whole batches at a time: to seed a generator for each example would double the costs. By
         # the stream, else all would draw the same.
         return iter(batches.random_map(draw, seed=seed * streams + stream) if draw else batches)

@@ -113,13 +113,13 @@ def examples(split: str, count: int, seed: int = 0) -> Iterator[dict[str, str]]:
     # Realising takes most of the time, so what the split does not want is not realised.
     of_test = split == "test"
     located = map(locate, numbers(seed, SPLITS[split]))
-    found = (
+    corpus = (
         pattern(number) for pattern, number in located if pattern.is_held_out(number) == of_test
     )
     if of_test:
         first = street_sentences()
-        found = chain(first, (s for s in found if s.pronoun and s not in first))
-    return (s._asdict() for s in islice(found, count))
+        corpus = chain(first, (s for s in corpus if s.pronoun and s not in first))
+    return (s._asdict() for s in islice(corpus, count))
 
 
 def entropy() -> float:
