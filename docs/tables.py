@@ -75,7 +75,7 @@ def schemes_table() -> str:
     for name, row in schemes.SCHEMES.items():
         call = calls[name]
         assert isinstance(call, ast.Call)
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         labels = {
             "skip": "ω at first" if row.trained_skip else "s",
             "branch": "c at first" if row.trained_branch else "c",
@@ -88,9 +88,9 @@ def schemes_table() -> str:
             "embedding_gain": "gain on the embedding",
         }
         constants = [
-            f"{label}: {_formula(schemes, given[field])}"
+            f"{label}: {_formula(schemes, keywords[field])}"
             for field, label in labels.items()
-            if field in given
+            if field in keywords
         ]
         if row.profiled:
             constants.append("ω at first: profiled on the first batch")
@@ -178,11 +178,11 @@ def choices_table() -> str:
 
 def tasks_table() -> str:
     """The tasks: what each learns, on which architectures, from which columns."""
-    told = {name: _doc(f"transformer_jax.tasks.{name}").partition(": ")[2] for name in TASKS}
+    docs = {name: _doc(f"transformer_jax.tasks.{name}").partition(": ")[2] for name in TASKS}
     rows = [
         (
             _code(name),
-            told[name][:1].upper() + told[name][1:],
+            docs[name][:1].upper() + docs[name][1:],
             ", ".join(f"{_code(shape)}: {_code(head)}" for shape, head in task.heads.items()),
             ", ".join(map(_code, task.recipe.reads)),
             ", ".join(map(_code, [*task.recipe.columns, *task.recipe.drawn])),
@@ -237,9 +237,9 @@ def claims_table() -> str:
         for claim in claims((folder / "README.md").read_text("utf-8")):
             rows[subject].append((*claim, _link(folder)))
     return "\n\n".join(
-        f"### {subject.capitalize()}\n\n{_table((*_CLAIM, 'Folder'), own)}"
-        for subject, own in rows.items()
-        if own
+        f"### {subject.capitalize()}\n\n{_table((*_CLAIM, 'Folder'), entries)}"
+        for subject, entries in rows.items()
+        if entries
     )
 
 
@@ -278,8 +278,8 @@ def python_api() -> str:
         members = {f"tj.{name}": value}
         if inspect.isclass(value) and value.__module__.startswith("transformer_jax"):
             parts = [pair for pair in vars(value).items() if pair[0][0] != "_"]
-            own = [pair for pair in parts if isinstance(pair[1], FunctionType | property)]
-            members |= {f"{name}.{key}": part for key, part in own}
+            methods = [pair for pair in parts if isinstance(pair[1], FunctionType | property)]
+            members |= {f"{name}.{key}": part for key, part in methods}
         rows += [_member(*member) for member in members.items()]
     return _table(("Name", "What it is"), rows)
 

@@ -48,11 +48,11 @@ _attention = jax.jit(attention.attention, static_argnames="model")
 _observe = jax.jit(observed.observe, static_argnames="model")
 
 
-def _asked(method: Callable[_P, _R]) -> Callable[_P, _R]:
+def _on_mesh(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """`told`, on the mesh of the run; of a part that a batch lacks it tells, too."""
 
     @functools.wraps(method)
-    def asked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         run: Any = args[0]
         try:
             with use(run.mesh):
@@ -64,7 +64,7 @@ def _asked(method: Callable[_P, _R]) -> Callable[_P, _R]:
             reads = ", ".join(recipe.reads)
             raise ValueError(f"the batch has no {name!r}: give `batch` all of {reads}") from error
 
-    return told(asked)
+    return told(call)
 
 
 class LoadedRun:
@@ -115,7 +115,7 @@ class LoadedRun:
         """The content of results.json."""
         return read_results(self.workdir)
 
-    @_asked
+    @_on_mesh
     def generate(self, lines: str | Sequence[Any]) -> Any:
         """What the model writes, or predicts, for each line; for one line its result alone.
 
@@ -125,19 +125,19 @@ class LoadedRun:
         """
         task = generate.check(self._run)
         memory.check(self._run, memory.generate(self._run))
-        given, one = _listed(lines)
-        results = [own[0] if len(own) == 1 else own for own in task(self._trained, given)]
+        examples, one = _listed(lines)
+        results = [row[0] if len(row) == 1 else row for row in task(self._trained, examples)]
         return results[0] if one else results
 
-    @_asked
+    @_on_mesh
     def embed(self, lines: str | Sequence[Any]) -> Float[np.ndarray, "N D"]:
         """The vector of each line; of one line (D,). Needs an encoder-only model."""
         memory.check(self._run, embed.phases(self._run))
-        given, one = _listed(lines)
-        vectors = self._trained.embed(given)
+        examples, one = _listed(lines)
+        vectors = self._trained.embed(examples)
         return vectors[0] if one else vectors
 
-    @_asked
+    @_on_mesh
     def batch(self, sources: Any, *targets: Any) -> dict[str, np.ndarray]:
         """What the model reads of examples: arrays (B, T, ...) by name, a row each.
 
@@ -155,13 +155,13 @@ class LoadedRun:
             columns = (columns[0], *([target] for target in targets))
         return self._run.data.batch(*columns)
 
-    @_asked
+    @_on_mesh
     def logits(self, batch: AnyBatch) -> Any:
         """Float32 logits (B, T, V), or of labels (B, T, C); of a detector its classes and boxes."""
         logits, _ = predict_step(self.params, batch, model=self.model, predict=_arrays)
         return jax.device_get(logits)
 
-    @_asked
+    @_on_mesh
     def losses(self, of: str | AnyBatch, by_token: bool = False) -> Any:
         """The mean losses and what follows from them, in nats, as training logs them.
 
@@ -185,7 +185,7 @@ class LoadedRun:
         (_, _, sums), _ = predict_step(self.params, of, model=self.model, predict=self._run.loss)
         return self._run.loss.means(sums)
 
-    @_asked
+    @_on_mesh
     def attention(self, batch: AnyBatch) -> dict[tuple[Stack, Kind], attention.Looks]:
         """Where tokens look, by ("decoder", "cross_attention") and so on.
 
@@ -194,7 +194,7 @@ class LoadedRun:
         _, looks, _ = _attention(model=self.model, params=self.params, batch=batch)
         return jax.device_get(looks)
 
-    @_asked
+    @_on_mesh
     def observe(self, batch: AnyBatch) -> dict[Stack, observed.Observed]:
         """What diagnostics and probes see of each stack, by name.
 
@@ -318,11 +318,11 @@ def load_runs(*folders: str | os.PathLike) -> Runs:
     names, plain = arms.names(runs), records.read_config(None)
     results, metrics = [], []
     for name, run in zip(names, runs, strict=True):
-        own = {
+        settings = {
             key: x for key, x in run.config.items() if x != plain.get(key) and not may_change(key)
         }
         scalars = {key: x for key, x in run.results.items() if not isinstance(x, dict | list)}
-        results.append({"run": name, "folder": str(run.folder), **own, **scalars})
+        results.append({"run": name, "folder": str(run.folder), **settings, **scalars})
         metrics += ({"run": name, **record} for record in read_metrics(run.folder))
     return Runs(results, metrics)
 
@@ -350,12 +350,12 @@ def _is_theirs(folder: Path) -> bool:
     return False
 
 
-def _listed(given: Any) -> tuple[list[Any], bool]:
+def _listed(lines: Any) -> tuple[list[Any], bool]:
     """Examples as a list, and whether one stood alone: a text, a path, or an image's pixels."""
-    pixels = isinstance(given, np.ndarray) and given.ndim > 1 and given.shape[2:] in ((), (3,))
-    if isinstance(given, str | Path) or pixels:
-        return [given], True
-    return list(given), False
+    pixels = isinstance(lines, np.ndarray) and lines.ndim > 1 and lines.shape[2:] in ((), (3,))
+    if isinstance(lines, str | Path) or pixels:
+        return [lines], True
+    return list(lines), False
 
 
 def _arrays(outputs: Outputs, batch: Batch) -> Any:

@@ -202,7 +202,7 @@ class Run:
 
     def train_step(self, outputs: ApplyFn | None = None) -> StepFn:
         """The compiled step of training; `outputs` replaces the model's own."""
-        own = TrainStep(
+        step = TrainStep(
             settings=self.train,
             loss=self.loss,
             apply=outputs or self.outputs,
@@ -210,7 +210,7 @@ class Run:
             schedule=self.schedule,
             average=self.average,
         )
-        return own.program(state.layout(self.abstract_state()))
+        return step.program(state.layout(self.abstract_state()))
 
     def train_streams(self) -> TrainStreams:
         """Training batches; of each the rows that this host's devices hold.
@@ -219,8 +219,8 @@ class Run:
         all.
         """
         streams = self.data.train_streams(local_rows(self.mesh, self.data.settings.batch_size))
-        found = hosts.gather("fingerprint", streams.fingerprint)
-        if others := [host for host, text in enumerate(found) if text != found[0]]:
+        fingerprints = hosts.gather("fingerprint", streams.fingerprint)
+        if others := [host for host, text in enumerate(fingerprints) if text != fingerprints[0]]:
             raise RuntimeError(
                 f"the hosts {others} have made other training data of the same config than host 0: "
                 "give all hosts the same files, tokenizer and versions of the libraries"

@@ -58,9 +58,9 @@ def write(target: str, text: str) -> None:
         else:  # a device, a pipe
             path.write_text(text, "utf-8", newline="\n")
     except OSError as error:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", delete=False) as kept:
-            kept.write(text)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", delete=False) as file:
+            file.write(text)
         raise OSError(
             f"--output={target} could not be written ({error.strerror}); the results are in "
-            f"{kept.name}"
+            f"{file.name}"
         ) from error

@@ -47,8 +47,8 @@ def message(error: Exception) -> str | None:
     if text.startswith("Could not determine home"):
         return "a path begins with ~NAME, and this machine has no user NAME: write it in full"
     if text.startswith("Unable to initialize backend"):  # JAX tells of the last one that it tried
-        asked = os.environ.get("JAX_PLATFORMS")
-        return f"JAX finds no device of JAX_PLATFORMS={asked!r} here; set it to cpu ({first_line})"
+        names = os.environ.get("JAX_PLATFORMS")
+        return f"JAX finds no device of JAX_PLATFORMS={names!r} here; set it to cpu ({first_line})"
     if isinstance(error, (ValueError, OSError, RuntimeError)):
         return _shortened(text)
     return None

@@ -83,8 +83,8 @@ def configured(
     if workdir is not None:
         _check_whole(workdir)
     if config_file is None and (saved is None or not saved.exists()):
-        told = "" if workdir is None or workdir.exists() else f"there is no folder {workdir}: "
-        raise ValueError(f"{told}give --config=FILE.py, or a --workdir that holds a config.json")
+        reason = "" if workdir is None or workdir.exists() else f"there is no folder {workdir}: "
+        raise ValueError(f"{reason}give --config=FILE.py, or a --workdir that holds a config.json")
     config = load(config_file or str(saved), changes)
     if workdir is not None and agrees:
         check_own(config, workdir)

@@ -23,12 +23,12 @@ def find(run: Run, workdir: Path, which: str | None) -> list[Path]:
     """
     checkpoints, which = run.checkpoints(workdir), which or run.evaluate.checkpoint
     if which == "last":
-        found = checkpoints.newest(run.checkpoint.average_last)
+        paths = checkpoints.newest(run.checkpoint.average_last)
     elif which == "best" or which.isdecimal():
-        found = [checkpoints.find("best" if which == "best" else int(which))]
+        paths = [checkpoints.find("best" if which == "best" else int(which))]
     else:
-        found = [whole(which)]
-    if not (folders := [folder for folder in found if folder]):
+        paths = [whole(which)]
+    if not (folders := [folder for folder in paths if folder]):
         raise FileNotFoundError(f"there is no checkpoint in {workdir}: train there first")
     return folders
 
@@ -78,8 +78,8 @@ def check(run: Run, workdir: Path, folder: Path) -> None:
       ValueError: for the first that differs, with what differs and how to mend it; or the
         checkpoint was imported without a tokenizer.
     """
-    found = origin(folder)
-    if found.tokenizer == NO_TOKENIZER:  # now, since none should be trained in its place
+    source = origin(folder)
+    if source.tokenizer == NO_TOKENIZER:  # now, since none should be trained in its place
         raise ValueError(
             f"the checkpoint {folder} was imported without a tokenizer: {GIVE_TOKENIZER}"
         )
@@ -89,12 +89,12 @@ def check(run: Run, workdir: Path, folder: Path) -> None:
     changes = [line for line in changes if own or line.startswith("model.")]
     if changes:
         what, mend, details = CONFIG, f"copy {folder / CONFIG} there", "\n  ".join(["", *changes])
-    elif found.tokenizer != tokenizer:
+    elif source.tokenizer != tokenizer:
         what = TOKENIZER
         mend = f"restore it and its {SPECIAL_IDS}, if any, or remove both to have it made again"
-        details = f" (fingerprint {found.tokenizer[:12]} -> {tokenizer[:12]})"
-    elif found.labels != run.data.labels:
-        pairs = enumerate(itertools.zip_longest(found.labels, run.data.labels), start=1)
+        details = f" (fingerprint {source.tokenizer[:12]} -> {tokenizer[:12]})"
+    elif source.labels != run.data.labels:
+        pairs = enumerate(itertools.zip_longest(source.labels, run.data.labels), start=1)
         number, (before, now) = next(pair for pair in pairs if len(set(pair[1])) > 1)
         what, mend = LABELS, f"copy {folder / LABELS} there"
         details = f" (label {number}: {before!r} -> {now!r})"

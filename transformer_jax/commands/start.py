@@ -82,12 +82,12 @@ def begin(run: Run, streams: TrainStreams, workdir: Path, *, keep: bool = True) 
     batch = mesh.place(run.mesh, next(streams))
     streams.set_state(beginning)
     with progress.phase("Initialising the model"):
-        state = drawn = run.new_state(batch)
+        state = draws = run.new_state(batch)
     if run.checkpoint.init_from:
         roles = run.roles.items()
         params, report = init_from(
             run.checkpoint.init_from,
-            drawn.params,
+            draws.params,
             before=workdir / INIT_FROM,
             config=run.as_json,
             tokenizer=run.data.tokenizer_fingerprint,
@@ -109,7 +109,7 @@ def begin(run: Run, streams: TrainStreams, workdir: Path, *, keep: bool = True) 
     if keep and run.model.config.profiled:
         # Of the draws, with their key: so of what the omegas were measured on.
         key, _ = split_key(jax.random.key(run.seed))
-        profile = diagnostics.profile(run.model, drawn.params, batch, key)
+        profile = diagnostics.profile(run.model, draws.params, batch, key)
         save(workdir / PROFILE, json.dumps(profile, indent=1))
     return state
 

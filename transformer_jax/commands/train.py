@@ -87,12 +87,12 @@ def _train(run: Run, workdir: Path) -> str:
     if checkpoint is not None:
         restore.check_data(checkpoint, streams)
     # Before there is a state, so that nothing is made in vain, and only where steps are left.
-    left = checkpoint is None or int(checkpoint.name) < run.train.steps
-    train_step = memory.compiled_step(run, begins=checkpoint is None) if left else run.train_step()
+    todo = checkpoint is None or int(checkpoint.name) < run.train.steps
+    train_step = memory.compiled_step(run, begins=checkpoint is None) if todo else run.train_step()
     state = start(run, workdir, checkpoint, streams)
     if hosts.is_first():
         save_vocabularies(run, workdir)
-        if checkpoint is not None and not left:
+        if checkpoint is not None and not todo:
             checkpoints.tidy(int(checkpoint.name))  # since no save does it any more
         if run.mesh.size > 1:
             print(_mesh_line(run))
@@ -203,8 +203,8 @@ def _score(run: Run, workdir: Path, splits: dict[str, Split], log: RunLog) -> No
             scores = run.task.losses(trained, split)
             # Decoding takes long, so that it is done only for what ends the run.
             if name == last or run.task.limit is None:
-                found, samples = run.task.score(trained, split)
-                scores |= found
+                metrics, samples = run.task.score(trained, split)
+                scores |= metrics
                 save(workdir / SAMPLES, run_log.format_samples(samples))
         log.results(run_log.named(name, scores))
 

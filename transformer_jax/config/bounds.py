@@ -93,5 +93,5 @@ BOUNDS: Mapping[str, Interval] = {
 
 def bounds(key: str, kind: type) -> Interval:
     """What the numbers of this key may be."""
-    own = BOUNDS.get(key, Interval(-LARGEST))
-    return own._replace(most=LARGEST) if kind is int and own.most == math.inf else own
+    limits = BOUNDS.get(key, Interval(-LARGEST))
+    return limits._replace(most=LARGEST) if kind is int and limits.most == math.inf else limits

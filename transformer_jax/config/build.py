@@ -136,30 +136,30 @@ def optimizer_settings(config: Config) -> OptimizerSettings:
     Raises:
       ValueError: there is no peak for what decays by a share of it, or no way down to the floor.
     """
-    own, model = dict(config.optimizer), config.model
-    name, peak, floor = own["name"], own["learning_rate"], own["final_learning_rate"]
-    by_share = OPTIMIZERS[name].independent or own["weight_decay_power"] > 1
+    settings, model = dict(config.optimizer), config.model
+    name, peak, floor = settings["name"], settings["learning_rate"], settings["final_learning_rate"]
+    by_share = OPTIMIZERS[name].independent or settings["weight_decay_power"] > 1
     if by_share and not peak:
         raise ValueError(
             f"optimizer.name={name!r} with optimizer.weight_decay_power="
-            f"{own['weight_decay_power']} decays by its schedule's share of its peak, and "
+            f"{settings['weight_decay_power']} decays by its schedule's share of its peak, and "
             "optimizer.learning_rate=0 has none: use 'adamw' with 1"
         )
-    shaped = "decay_shape" in SCHEDULES[own["schedule"]].reads
-    if shaped and own["decay_shape"] == "exponential" and not 0 < floor < peak:
+    shaped = "decay_shape" in SCHEDULES[settings["schedule"]].reads
+    if shaped and settings["decay_shape"] == "exponential" and not 0 < floor < peak:
         raise ValueError(
             f"optimizer.decay_shape='exponential' goes by equal factors from optimizer."
             f"learning_rate={peak} down to optimizer.final_learning_rate={floor}: make that more "
             "than 0 and less than the first"
         )
-    half_life = own.pop("beta2_half_life")
+    half_life = settings.pop("beta2_half_life")
     if half_life is not None:
-        own["beta2"] = 2 ** (-_places(config) / half_life)
+        settings["beta2"] = 2 ** (-_places(config) / half_life)
     # What follows the width beyond its base is the parameterisation's, and would be counted twice.
     reads_base = "base_width" in FAMILIES[model.family].reads
     based = reads_base and PARAMETERIZATIONS[model.parameterization] is not None
     width = model.base_width if based and model.base_width else model.d_model
-    return OptimizerSettings(**own, steps=config.train.steps, width=width)
+    return OptimizerSettings(**settings, steps=config.train.steps, width=width)
 
 
 def _places(config: Config) -> int:
@@ -209,9 +209,9 @@ def _model_config(config: Config, family: Family, task: Task, data: DataSettings
     """The model's own config, of least vocabulary and labels; what may be None gets its value."""
     settings = config.model.to_dict()
     general = {"num_{}_layers": "num_layers", "{}_residual": "residual"}
-    for own, stack in itertools.product(general, ("encoder", "decoder")):
-        if settings[own.format(stack)] is None:
-            settings[own.format(stack)] = settings[general[own]]
+    for template, stack in itertools.product(general, ("encoder", "decoder")):
+        if settings[template.format(stack)] is None:
+            settings[template.format(stack)] = settings[general[template]]
     names = [field.name for field in dataclasses.fields(family.config)]
     if "parameterization" in names:
         _warn_of_base(config.model)
@@ -316,12 +316,12 @@ def _check_rows(
 
 def _check_inspected(train: TrainSettings, family: str) -> None:
     """Checks that nothing is asked of the model's inside that is not known of its family."""
-    asked: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "diagnostics_every": train.diagnostics_every,
         "diagnostics_at": train.diagnostics_at,
         "probes": train.probes,
     }
-    for key, value in asked.items():
+    for key, value in settings.items():
         if value and not FAMILIES[family].inspected:
             known = " or ".join(repr(name) for name, row in FAMILIES.items() if row.inspected)
             raise ValueError(

@@ -44,8 +44,8 @@ def dataset(config: Config, task: Task, workdir: Path | None, shares: int = 1) -
     """
     _check(config, task)
     data = config.data.to_dict()
-    taken = "tokenizer", "mixture", "parts", "seed"
-    tokenizer, mixture, parts, seed = (data.pop(name) for name in taken)
+    names = "tokenizer", "mixture", "parts", "seed"
+    tokenizer, mixture, parts, seed = (data.pop(name) for name in names)
     longest: dict[Side, int] = {side: data.pop(f"max_{side}_length") for side in SIDES}
     packed: dict[Side, int] = {side: data.pop(f"row_{side}_length") for side in SIDES}
     images = _images(config) if task.recipe.reads_images else None
@@ -140,8 +140,8 @@ def _part(config: Config, name: str, weight: float, *changes: str) -> Part:
     """
     values: dict[str, Any] = {}
     for key in _OF_PARTS:
-        section, _, own = key.partition(".")
-        values[key] = config[section][own]
+        section, _, field = key.partition(".")
+        values[key] = config[section][field]
     for text in changes:
         key, _, value = text.partition("=")
         if key not in values:
@@ -177,10 +177,10 @@ def _set(like: Part, source: str, place: str, file: str, weight: float) -> Part:
 
 def _tokenizer_file(config: Config, workdir: Path | None) -> Path | None:
     """The work directory's, or that of the run whose parameters this one starts from."""
-    own = workdir / TOKENIZER if workdir else None
+    file = workdir / TOKENIZER if workdir else None
     key = "fork_from" if config.checkpoint.fork_from else "init_from"
-    if not config.checkpoint[key] or (own is not None and own.exists()):
-        return own
+    if not config.checkpoint[key] or (file is not None and file.exists()):
+        return file
     # A work directory, or a folder W/checkpoints/STEP in one.
     start = Path(config.checkpoint[key]).expanduser()
     folders = start, *start.absolute().parents[:2]

@@ -57,8 +57,8 @@ def told(config: Config) -> list[str]:
     if ignored := _without_effect(config, keys):
         lines.append(ignored)
     sides = "data.source_language", "data.target_language"
-    for own in _own_of_parts(config, task) or [{}]:
-        source, target = (own.get(side, config.data[side[5:]]) for side in sides)
+    for part in _own_of_parts(config, task) or [{}]:
+        source, target = (part.get(side, config.data[side[5:]]) for side in sides)
         if source == target and task.recipe.reads == PAIRS:
             lines.append(f"{' and '.join(sides)} are {source!r}: the input holds the answer")
     if optimizer.burn_in_steps + optimizer.warmup_steps >= steps:
@@ -93,8 +93,8 @@ def _unused(config: Config) -> dict[str, str]:
         for key in set().union(*readers.values()).difference(readers[value]):
             others = " or ".join(show(other) for other, keys in readers.items() if key in keys)
             unused[key] = f"with {name}={show(value)}, only with {others}"
-    for general, own in (("num_layers", "num_{}_layers"), ("residual", "{}_residual")):
-        names = [own.format(stack) for stack in ARCHITECTURES[config.model.architecture]]
+    for general, template in (("num_layers", "num_{}_layers"), ("residual", "{}_residual")):
+        names = [template.format(stack) for stack in ARCHITECTURES[config.model.architecture]]
         if None not in [config.model[name] for name in names]:
             owns = " and ".join(f"model.{name}={config.model[name]!r}" for name in names)
             unused[f"model.{general}"] = f"with {owns}"
@@ -137,11 +137,11 @@ def _read_of_data(config: Config, task: Task, sources: Mapping[str, Collection[s
 
     sources: the keys that each source reads.
     """
-    given, parts = config.data.source, _own_of_parts(config, task)
-    rows: list[tuple[Any, Collection[str]]] = [(given, ())]
+    general, parts = config.data.source, _own_of_parts(config, task)
+    rows: list[tuple[Any, Collection[str]]] = [(general, ())]
     rows += [(source, ("data.dir", "data.name")) for source, *_ in config.data.mixture]
-    rows = [(own.get("data.source", given), own) for own in parts] or rows
-    return [key for source, own in rows for key in sources.get(source, ()) if key not in own]
+    rows = [(part.get("data.source", general), part) for part in parts] or rows
+    return [key for source, keys in rows for key in sources.get(source, ()) if key not in keys]
 
 
 def _own_of_parts(config: Config, task: Task) -> list[dict[str, object]]:

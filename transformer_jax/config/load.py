@@ -152,8 +152,8 @@ def identity(config: Config) -> dict[str, Any]:
     Of a file of rows it is the content, wherever that lies.
     """
     differing = changes(_defaults(default.get_config)[0], config).items()
-    own = {key: value for key, (_, value) in differing if not may_change(key)}
-    return own | {"rows": rows.digest(own["rows"])} if "rows" in own else own
+    settings = {key: value for key, (_, value) in differing if not may_change(key)}
+    return settings | {"rows": rows.digest(settings["rows"])} if "rows" in settings else settings
 
 
 def may_change(key: str) -> bool:
@@ -187,7 +187,7 @@ def check_workdir(saved: Config, config: Config, reached: int = 0) -> None:
 
 def refused(saved: Mapping[str, Any], ours: Mapping[str, Any], reached: int) -> list[str]:
     """Returns the lines of `difference` that `check_workdir` refuses, of two identities."""
-    before, after = (replace(_defaults(default.get_config)[0], own) for own in (saved, ours))
+    before, after = (replace(_defaults(default.get_config)[0], flat) for flat in (saved, ours))
     row, steps = SCHEDULES[before.optimizer.schedule], before.train.steps
     constant = steps - before.optimizer.decay_steps if row.reads else -1  # up to this step
     grows, why, name = after.train.steps > steps, "", before.optimizer.name
@@ -222,8 +222,8 @@ def _read(schema: Schema, config_file: str, named: str | None) -> Config:
     stem, colon, argument = config_file.partition(".py:")
     path = Path(stem + ".py" if colon else config_file)
     if not path.exists() and path.parent in (Path(), Path(CONFIGS.name)):
-        own = CONFIGS / path.name
-        path = own if own.is_file() else path  # so that its name is enough anywhere
+        file = CONFIGS / path.name
+        path = file if file.is_file() else path  # so that its name is enough anywhere
     if not path.is_file():
         if path.exists() or path.is_symlink():
             raise ValueError(f"config file {path} is a folder, or a link to no file")
@@ -259,8 +259,8 @@ def _read_json(schema: Schema, path: Path, named: str | None) -> Config:
     config = default.get_config()
     if named is None:
         saved = kinds.check("rows", schema["rows"], flat.get("rows", config.rows))
-        own = path.resolve().parent
-        named = rows.load(saved, own.parents[1] if own.parent.name == CHECKPOINTS else own)
+        folder = path.resolve().parent
+        named = rows.load(saved, folder.parents[1] if folder.parent.name == CHECKPOINTS else folder)
     flat["rows"] = named
     config.update_from_flattened_dict(_check_all(schema, flatten(config) | flat))
     return config
@@ -281,14 +281,14 @@ def _mistake(schema: Schema, path: Path, error: BaseException) -> str:
         return str(error)
     # The deepest line of this file, or of a config that it starts from.
     folders = (path.resolve().parent, CONFIGS.resolve())
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).resolve().parent in folders]
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if Path(frame.filename).resolve().parent in folders]
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     # ConfigDict's message on a mistyped key is a repr of its whole section.
     cause = error.args[0] if isinstance(error, AttributeError) and error.args else error
-    told = str(cause.args[0]) if isinstance(cause, KeyError) and cause.args else ""
-    if name := re.match(_MISTYPED, told):
-        line = (own[-1].line or "") if own else ""
+    text = str(cause.args[0]) if isinstance(cause, KeyError) and cause.args else ""
+    if name := re.match(_MISTYPED, text):
+        line = (frames[-1].line or "") if frames else ""
         written = re.search(rf"[\w.]*\b{name[1]}\b[\w.]*", line)
         key = written[0].partition(".")[2] if written else ""
         return _unknown(schema, key or name[1]) + place

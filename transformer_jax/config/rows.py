@@ -64,19 +64,19 @@ def load(named: str, outside: Path | None = None) -> str:
         raise FileNotFoundError(f"rows={named!r}: there is no file {places[0]}{mend}")
     for file in files:
         source = file.read_bytes()
-        own = f"@{hashlib.sha256(source).hexdigest()[:12]}"
-        if digest(named) in ("", own):
+        suffix = f"@{hashlib.sha256(source).hexdigest()[:12]}"
+        if digest(named) in ("", suffix):
             written = file.relative_to(_ROOT) if file.is_relative_to(_ROOT) else file
-            if own not in _sources:
-                _add(f"{written}{own}", file, source)
-            return f"{written}{own}"
+            if suffix not in _sources:
+                _add(f"{written}{suffix}", file, source)
+            return f"{written}{suffix}"
     raise ValueError(f"rows={named!r}: {files[0]} has another content now; {_MEND}")
 
 
 def digest(named: str) -> str:
     """The "@HASH" at the end of a file's name; "" where there is none."""
-    found = re.search(r"@[0-9a-f]{12}$", named)
-    return found[0] if found else ""
+    match = re.search(r"@[0-9a-f]{12}$", named)
+    return match[0] if match else ""
 
 
 def source(named: str) -> str:
@@ -98,7 +98,7 @@ def _add(name: str, file: Path, source: bytes) -> None:
     for table, rows in tables.items():
         for row, value in rows.items():
             if table == "SOURCES":  # what it yields may be another with each change of the file
-                value = {columns: own._replace(code=digest(name)) for columns, own in value.items()}
+                value = {key: entry._replace(code=digest(name)) for key, entry in value.items()}
             _owners[table, row] = name
             TABLES[table][row] = value
     _sources[digest(name)] = source
@@ -139,8 +139,8 @@ def mistakes(path: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if Path(frame.filename).parent == path.parent]
-        place = f"{own[-1].filename}, line {own[-1].lineno}" if own else path
-        told = error if isinstance(error, ValueError | OSError | SyntaxError) else repr(error)
-        raise ValueError(f"{place}: {told}") from error
+        stack = traceback.extract_tb(error.__traceback__)
+        frames = [frame for frame in stack if Path(frame.filename).parent == path.parent]
+        place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else path
+        reason = error if isinstance(error, ValueError | OSError | SyntaxError) else repr(error)
+        raise ValueError(f"{place}: {reason}") from error

@@ -74,10 +74,10 @@ def check_program(what: str, compiled: Any, settings: str, *, held: bool) -> Non
     if mesh.empty or (where := place(mesh)) is None:
         return
     used = compiled.memory_analysis()
-    made = used.temp_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
+    extra = used.temp_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
     needs = [
         Need("arguments", mesh.size * used.argument_size_in_bytes, settings),
-        Need("what is computed", mesh.size * made, settings),
+        Need("what is computed", mesh.size * extra, settings),
     ]
     if message := where.refusal(what, needs):
         raise ValueError(message)
@@ -97,15 +97,15 @@ def checked(function: Any, what: str, settings: str) -> Callable[..., Any]:
 
     The first argument of a call is held. Which program runs depends on the others and on options.
     """
-    seen: set[Any] = set()
+    programs: set[Any] = set()
 
-    def call(held: Any, *arguments: Any, **options: Any) -> Any:
+    def call(first: Any, *arguments: Any, **options: Any) -> Any:
         leaves = jax.tree.leaves(arguments)
         program = (*map(np.shape, leaves), *options.items())
-        if program not in seen and not any(isinstance(x, Tracer) for x in leaves):
-            compiled = function.lower(held, *arguments, **options).compile()
+        if program not in programs and not any(isinstance(x, Tracer) for x in leaves):
+            compiled = function.lower(first, *arguments, **options).compile()
             check_program(what, compiled, settings, held=True)
-            seen.add(program)
-        return function(held, *arguments, **options)
+            programs.add(program)
+        return function(first, *arguments, **options)
 
     return call

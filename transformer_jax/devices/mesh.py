@@ -73,13 +73,13 @@ def make_mesh(sizes: Sequence[int], devices: Sequence[Any]) -> Mesh:
     for setting, size in zip(settings, sizes, strict=True):
         if size < 1 and size != -1:
             raise ValueError(f"{setting} is neither a number of devices nor -1")
-    asked, least = ", ".join(settings), least_devices(sizes)
+    text, least = ", ".join(settings), least_devices(sizes)
     if sizes.count(-1) > 1:
-        raise ValueError(f"{asked}: only one axis can be the rest of the devices (-1)")
+        raise ValueError(f"{text}: only one axis can be the rest of the devices (-1)")
     rest = len(devices) // least
     if rest == 0 or (-1 in sizes and len(devices) % least):
         raise ValueError(
-            f"{asked}: {least} devices do not fit into the {len(devices)} at hand, "
+            f"{text}: {least} devices do not fit into the {len(devices)} at hand, "
             f"{devices[0].device_kind}; choose sizes whose product "
             f"{'divides' if -1 in sizes else 'is at most'} {len(devices)}"
         )
@@ -87,7 +87,7 @@ def make_mesh(sizes: Sequence[int], devices: Sequence[Any]) -> Mesh:
     devices = devices[: math.prod(sizes)]
     if set(range(jax.process_count())) - {device.process_index for device in devices}:
         raise ValueError(
-            f"{asked} leaves hosts without a device: give one axis the rest of the devices (-1)"
+            f"{text} leaves hosts without a device: give one axis the rest of the devices (-1)"
         )
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     # To XLA each host of GPUs is a slice, but the network between hosts is fast enough.
@@ -120,7 +120,7 @@ def spec(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> Partiti
     Raises:
       ValueError: a logical axis has no rule, or two of them would be sharded over one mesh axis.
     """
-    taken: dict[str, str] = {}
+    owners: dict[str, str] = {}
     parts: list[tuple[str, ...] | None] = []
     for axis, size in zip(axes, shape, strict=True):
         if axis is not None and axis not in RULES:
@@ -130,12 +130,12 @@ def spec(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> Partiti
             )
         over = RULES[axis] if axis else ()
         for mesh_axis in over:
-            if mesh_axis in taken:
+            if mesh_axis in owners:
                 raise ValueError(
-                    f"{taken[mesh_axis]!r} and {axis!r} of one array {tuple(axes)} would both be "
+                    f"{owners[mesh_axis]!r} and {axis!r} of one array {tuple(axes)} would both be "
                     f"sharded over the mesh axis {mesh_axis!r}: name one of them None"
                 )
-            taken[mesh_axis] = str(axis)
+            owners[mesh_axis] = str(axis)
         over = tuple(mesh_axis for mesh_axis in over if mesh.shape[mesh_axis] > 1)
         divides = size % math.prod(mesh.shape[mesh_axis] for mesh_axis in over) == 0
         parts.append(over if over and divides else None)
@@ -144,14 +144,14 @@ def spec(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> Partiti
 
 def undivided(mesh: Any, axes: Sequence[str | None], shape: Sequence[int]) -> list[str]:
     """The dimensions that `spec` leaves whole since they do not divide: "heads 3 over tensor 2"."""
-    found = []
+    dimensions = []
     for axis, size, cut in zip(axes, shape, spec(mesh, axes, shape), strict=True):
         if axis is None or cut is not None:
             continue
         over = [f"{name} {mesh.shape[name]}" for name in RULES[axis] if mesh.shape[name] > 1]
         if over:
-            found.append(f"{axis} {size} over {' * '.join(over)}")
-    return found
+            dimensions.append(f"{axis} {size} over {' * '.join(over)}")
+    return dimensions
 
 
 def constrain(x: Shaped[Array, "..."], *axes: str | None) -> Shaped[Array, "..."]:
@@ -225,10 +225,10 @@ def follow(mesh: Mesh, state: Any, params: Any, layout: Any) -> Any:
     def of(path: tuple, leaf: Any) -> NamedSharding:
         names = _names(path)
         runs = (names[i:j] for i in range(len(names)) for j in range(len(names), i, -1))
-        found = max((run for run in runs if run in of_path), key=len, default=None)
-        if found is None:
+        match = max((run for run in runs if run in of_path), key=len, default=None)
+        if match is None:
             return NamedSharding(mesh, PartitionSpec())
-        return NamedSharding(mesh, _folded(leaf.shape, *of_path[found]))
+        return NamedSharding(mesh, _folded(leaf.shape, *of_path[match]))
 
     return jax.tree_util.tree_map_with_path(of, state)
 
@@ -263,8 +263,8 @@ def batch_sharding(mesh: Mesh, shape: Sequence[int]) -> NamedSharding:
 
 def local_rows(mesh: Mesh, rows: int) -> list[int]:
     """Which rows of a global batch lie on devices of this host."""
-    held = batch_sharding(mesh, (rows,)).addressable_devices_indices_map((rows,)).values()
-    return sorted({row for index in held if index is not None for row in range(rows)[index[0]]})
+    indices = batch_sharding(mesh, (rows,)).addressable_devices_indices_map((rows,)).values()
+    return sorted({row for index in indices if index is not None for row in range(rows)[index[0]]})
 
 
 def place(mesh: Mesh, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:

@@ -34,12 +34,12 @@ def average_precision(
     return {name: float(score) for name, score in scores.items() if score > -1}
 
 
-def _evaluated(truths: Any, found: Any, classes: int, *, by_class: bool) -> Any:
+def _evaluated(truths: Any, predictions: Any, classes: int, *, by_class: bool) -> Any:
     # Only here, since what does not detect anything does without it.
     from pycocotools.cocoeval import COCOeval
 
     with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = COCOeval(_indexed(truths, classes), _indexed(found, classes), "bbox")
+        evaluation = COCOeval(_indexed(truths, classes), _indexed(predictions, classes), "bbox")
         evaluation.params.useCats = int(by_class)
         evaluation.evaluate()
         evaluation.accumulate()
@@ -51,9 +51,9 @@ def _indexed(boxes: Sequence[Boxes], classes: int) -> Any:
     """What pycocotools reads; its ids of boxes count from 1, since 0 says that none is matched."""
     from pycocotools.coco import COCO
 
-    rows: Any = [row | {"image_id": number} for number, own in enumerate(boxes) for row in own]
-    made: Any = COCO()
-    made.dataset = {
+    rows: Any = [row | {"image_id": number} for number, group in enumerate(boxes) for row in group]
+    coco: Any = COCO()
+    coco.dataset = {
         "images": [{"id": number} for number in range(len(boxes))],
         "categories": [{"id": number} for number in range(classes)],
         "annotations": [
@@ -61,5 +61,5 @@ def _indexed(boxes: Sequence[Boxes], classes: int) -> Any:
             for number, row in enumerate(rows, start=1)
         ],
     }
-    made.createIndex()
-    return made
+    coco.createIndex()
+    return coco

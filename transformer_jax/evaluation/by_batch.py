@@ -33,8 +33,8 @@ def fetch(what: str, compute: Compute, batches: Sequence[NumberedBatch]) -> list
 def fetch_examples(what: str, compute: Compute, batches: Sequence[NumberedBatch]) -> list[Any]:
     """The rows of what `compute` makes, one an example, in the order of their numbers."""
     examples = {}
-    found = fetch(what, lambda batch, numbers: (numbers, compute(batch, numbers)), batches)
-    for numbers, arrays in found:
+    pairs = fetch(what, lambda batch, numbers: (numbers, compute(batch, numbers)), batches)
+    for numbers, arrays in pairs:
         for row in np.flatnonzero(numbers >= 0).tolist():
             examples[int(numbers[row])] = jax.tree.map(lambda array, row=row: array[row], arrays)
     return [examples[number] for number in range(len(examples))]

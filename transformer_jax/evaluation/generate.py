@@ -74,7 +74,7 @@ def stream(
     )
     ended = np.repeat(prompts.limit < 1, settings.num_samples)
     ids: list[list[int]] = [[] for _ in ended]
-    shown = [0] * len(ended)  # characters
+    offsets = [0] * len(ended)  # characters
     while not ended.all():
         hypotheses = _extend(params, context, hypotheses, prompts.keys, decoder=decoder)
         newest = np.asarray(hypotheses.last).tolist()
@@ -89,9 +89,9 @@ def stream(
             ended[row] |= cut != text
             if not ended[row]:
                 cut = _without_beginning_of_stop(cut, settings.stop)
-            if len(cut) > shown[row]:
-                yield row, cut[shown[row] :]
-                shown[row] = len(cut)
+            if len(cut) > offsets[row]:
+                yield row, cut[offsets[row] :]
+                offsets[row] = len(cut)
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
@@ -102,8 +102,8 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
 
 def _without_beginning_of_stop(text: str, stop: Sequence[str]) -> str:
     """The text without the longest end that may be the beginning of a stop text."""
-    held = [size for end in stop for size in range(1, len(end)) if text.endswith(end[:size])]
-    return text[: len(text) - max(held, default=0)]
+    sizes = [size for end in stop for size in range(1, len(end)) if text.endswith(end[:size])]
+    return text[: len(text) - max(sizes, default=0)]
 
 
 class _Prompts(NamedTuple):

@@ -150,8 +150,8 @@ def pronoun_accuracy(hypotheses: Sequence[str], pronouns: Sequence[str]) -> floa
     """
     pairs = [(h, p) for h, p in zip(hypotheses, pronouns, strict=True) if p]
     words = (re.findall(r"\w+", hypothesis.lower()) for hypothesis, _ in pairs)
-    found = ([word for word in row if word in PRONOUNS] for row in words)
-    return _mean(ours == [p.lower()] for ours, (_, p) in zip(found, pairs, strict=True))
+    matches = ([word for word in row if word in PRONOUNS] for row in words)
+    return _mean(ours == [p.lower()] for ours, (_, p) in zip(matches, pairs, strict=True))
 
 
 def label_scores(predicted: Sequence[str], expected: Sequence[str]) -> Scores:

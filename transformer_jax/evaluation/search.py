@@ -60,8 +60,8 @@ def likeliest(logits: Float[Array, "N V"], k: int) -> tuple[Float[Array, "N k"],
     of_best = jnp.take_along_axis(blocks, best[:, :, None], axis=1).reshape(rows, -1)
     rest = jnp.broadcast_to(jnp.arange(whole, vocab_size)[None], (rows, vocab_size - whole))
     candidates = jnp.concatenate([of_best, logits[:, whole:]], axis=1)
-    values, chosen = lax.top_k(candidates, k)
-    return values, jnp.take_along_axis(jnp.concatenate([ids, rest], axis=1), chosen, axis=1)
+    values, indices = lax.top_k(candidates, k)
+    return values, jnp.take_along_axis(jnp.concatenate([ids, rest], axis=1), indices, axis=1)
 
 
 def sampler(keys: Key[Array, "N"], *, temperature: float, top_k: int, top_p: float) -> ChooseFn:
@@ -97,8 +97,8 @@ def sampler(keys: Key[Array, "N"], *, temperature: float, top_k: int, top_p: flo
         # The mass of the likelier tokens: 0 for the first, which therefore always stays.
         mass_before = jnp.cumsum(probabilities, axis=-1) - probabilities
         logits = jnp.where(mass_before < top_p, logits, IMPOSSIBLE)
-        chosen = categorical(step_keys, logits)
-        return jnp.take_along_axis(ids, chosen[:, None], axis=1)[:, 0]
+        ranks = categorical(step_keys, logits)
+        return jnp.take_along_axis(ids, ranks[:, None], axis=1)[:, 0]
 
     return draw
 
@@ -237,9 +237,9 @@ def extend_beams(
     # Of (E + 1) K candidates at most E K end (one a beam and eos), which leaves K to continue.
     width = ids.shape[-1]
     log_probs = (beams.log_probs[:, :, None] + log_probs).reshape(batch_size, -1)
-    log_probs, chosen = lax.top_k(log_probs, (1 + len(ends)) * beam_size)
-    ids = jnp.take_along_axis(ids.reshape(batch_size, -1), chosen, axis=1)
-    parents = chosen // width
+    log_probs, candidates = lax.top_k(log_probs, (1 + len(ends)) * beam_size)
+    ids = jnp.take_along_axis(ids.reshape(batch_size, -1), candidates, axis=1)
+    parents = candidates // width
     tokens = _take_rows(beams.tokens, parents).at[:, :, index].set(ids)
     is_eos = jnp.isin(ids, jnp.array(ends))
 
@@ -248,7 +248,7 @@ def extend_beams(
     scores = jnp.where(finishes, penalised(log_probs[:, :beam_size], index + 1), -jnp.inf)
     scores = jnp.concatenate([beams.finished_scores, scores], axis=1)
     finished_tokens = jnp.concatenate([beams.finished_tokens, tokens[:, :beam_size]], axis=1)
-    finished_scores, kept = lax.top_k(scores, beams.finished_scores.shape[1])
+    finished_scores, best = lax.top_k(scores, beams.finished_scores.shape[1])
 
     alive_log_probs, alive = lax.top_k(jnp.where(is_eos, IMPOSSIBLE, log_probs), beam_size)
     # A positive penalty favours the longest hypothesis to come, any other the shortest.
@@ -261,7 +261,7 @@ def extend_beams(
         last=jnp.take_along_axis(ids, alive, axis=1),
         tokens=_take_rows(tokens, alive),
         log_probs=alive_log_probs,
-        finished_tokens=_take_rows(finished_tokens, kept),
+        finished_tokens=_take_rows(finished_tokens, best),
         finished_scores=finished_scores,
         done=beams.done | is_last | (hope <= finished_scores[:, -1]),
     )

@@ -37,7 +37,7 @@ def attention(
     memory: what the model kept of the batch before, as `Family.memory` describes it.
     """
     model = model.clone(config=model.config.plain())
-    logits, shown = model.apply(
+    logits, collections = model.apply(
         {"params": params, "memory": memory} if memory else {"params": params},
         batch,
         deterministic=True,
@@ -45,7 +45,7 @@ def attention(
     )
     looks = {}
     for stack in ("encoder", "decoder"):
-        inside = shown.get("intermediates", {}).get(stack, {})
+        inside = collections.get("intermediates", {}).get(stack, {})
         for kind in ("self_attention", "cross_attention"):
             if kind in inside:
                 looks[stack, kind] = Looks(
@@ -56,7 +56,7 @@ def attention(
                 weights = jnp.stack(layers)
                 entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
                 looks[stack, kind] = Looks(weights, entropy, None)
-    return logits, looks, shown.get("memory", ())
+    return logits, looks, collections.get("memory", ())
 
 
 def _ordered(layers: Mapping[str, Any]) -> list[Any]:

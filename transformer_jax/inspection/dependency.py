@@ -45,10 +45,10 @@ def dependency(
         raise ValueError(f"{name} mixes the stack's input into each layer, which no component is")
     n, kinds = at.sublayers, len(at.kinds)
 
-    def layer(parts, own):
+    def layer(parts, leaves):
         bottom, betas = parts, []
         for index in range(kinds):
-            number, branch, sublayer = jax.tree.map(lambda leaf, at=index: leaf[at], own)
+            number, branch, sublayer = jax.tree.map(lambda leaf, at=index: leaf[at], leaves)
             parts = sublayer.skip[None, None, None] * parts
             if row.layer_shortcut and index == kinds - 1:
                 parts = parts + bottom
@@ -84,9 +84,9 @@ def own_dependency(
         branches = jax.vmap(functools.partial(_post_norm, config))(
             sublayers, branches[:, None], whole[:, None]
         )[:, 0]
-    own, whole = (variances(x, observed.real) for x in (branches, observed.outputs))
+    parts, whole = (variances(x, observed.real) for x in (branches, observed.outputs))
     # 0 where a decoder of sets, which starts from zeros, has added nothing yet
-    return jnp.sqrt(own / jnp.maximum(whole, jnp.finfo(whole.dtype).tiny))
+    return jnp.sqrt(parts / jnp.maximum(whole, jnp.finfo(whole.dtype).tiny))
 
 
 def shortcut_variance(

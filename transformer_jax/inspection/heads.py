@@ -53,8 +53,8 @@ def sink_rate(seen: Observed) -> Float[Array, "L"]:
     counts = jax.ops.segment_sum(queries.reshape(-1).astype(jnp.float32), texts, total)
 
     def means(weights: Float[Array, "B T"]) -> Float[Array, "n"]:
-        own = jnp.where(queries, weights, 0.0).reshape(-1)
-        return jax.ops.segment_sum(own, texts, total) / jnp.maximum(counts, 1)
+        masses = jnp.where(queries, weights, 0.0).reshape(-1)
+        return jax.ops.segment_sum(masses, texts, total) / jnp.maximum(counts, 1)
 
     by_head = jnp.swapaxes(_of_each(seen, keys), 1, 2)  # (L, H, B, T)
     sinks = jax.vmap(jax.vmap(means))(by_head) > SINK
@@ -115,5 +115,5 @@ def _own_text(seen: Observed) -> Bool[Array, "B T S"]:
 
 def _of_each(seen: Observed, keys: Bool[Array, "B T S"]) -> Float[Array, "L B H T"]:
     """Each query's weight on some keys of its row; those of a memory come before."""
-    own = seen.weights["self_attention"][..., -keys.shape[-1] :]
-    return jnp.sum(own, axis=-1, where=keys[None, :, None])
+    weights = seen.weights["self_attention"][..., -keys.shape[-1] :]
+    return jnp.sum(weights, axis=-1, where=keys[None, :, None])

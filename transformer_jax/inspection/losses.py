@@ -71,8 +71,8 @@ def lens(
         if scheme(config, last).ends_in_norm:
             norm = Norm(config.norm, config.norm_epsilon)
             x = jnp.asarray(norm.apply({"params": params[f"{last}_norm"]}, x))
-        own = outputs._replace(values=dataclasses.replace(values, x=scaled(config, x)))
-        return jnp.nanmean(function.each(own, batch))
+        lens_outputs = outputs._replace(values=dataclasses.replace(values, x=scaled(config, x)))
+        return jnp.nanmean(function.each(lens_outputs, batch))
 
     return jax.lax.map(behind_norm, seen.outputs)
 

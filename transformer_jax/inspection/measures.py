@@ -148,8 +148,8 @@ def _of_losses(measure: Callable[[Any, Any], Float[Array, "*n"]]) -> Measure:
 def _lens(step: Step) -> dict[str, Any]:
     *_, last = stacks(step.model.config)
     seen = step.stacks[last]
-    found = losses.lens(step.model, step.loss, step.before, step.batch, step.outputs, seen)
-    return {} if found is None else {last: found}
+    means = losses.lens(step.model, step.loss, step.before, step.batch, step.outputs, seen)
+    return {} if means is None else {last: means}
 
 
 # What train.diagnostics_every measures, all in one pass.
@@ -171,11 +171,11 @@ DIAGNOSTICS: Mapping[str, Measure] = {
     # collapse (Dong et al. 2021)
     "token_similarity": by_stack(observed.token_similarity),
     # norm of the step's update over that of the kernels, for each layer
-    "update_ratio": lambda step: {k: own.ratio for k, own in step.updates.items()},
+    "update_ratio": lambda step: {k: change.ratio for k, change in step.updates.items()},
     # root mean square of the step's update of the kernels, for each layer
-    "update_rms": lambda step: {k: own.rms for k, own in step.updates.items()},
+    "update_rms": lambda step: {k: change.rms for k, change in step.updates.items()},
     # angle between old and new kernels in radians, for each layer
-    "update_angle": lambda step: {k: own.angle for k, own in step.updates.items()},
+    "update_angle": lambda step: {k: change.angle for k, change in step.updates.items()},
     # mean square change of the stack's output by this update, one number
     "output_change": lambda step: {
         stack: observed.output_change(seen, step.moved[stack])

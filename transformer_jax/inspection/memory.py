@@ -171,10 +171,10 @@ def _scoring(run: Run) -> Iterator[Need]:
     settings = f"evaluate.batch_size={rows}"
     yield Need("batches", sum(map(size, run.abstract_batch().values())), settings)
     yield Need("vectors", _WORD * rows * _SHORTEST * config.d_model, settings)
-    yield _asked(run)
+    yield _parameters(run)
 
 
-def _asked(run: Run) -> Need:
+def _parameters(run: Run) -> Need:
     """The parameters, as those of a checkpoint that is asked are held."""
     need = next(_state(run))
     return need._replace(size=need.size * DTYPES[run.evaluate.parameter_dtype].itemsize / _WORD)
@@ -192,7 +192,7 @@ def _decoding(run: Run, decode: DecodeSettings, prompt: int, rows: int) -> Itera
     yield Need("decoded tokens", tokens, _largest(settings))
     vocabulary = {"model.vocab_size": run.model.config.vocab_size}
     yield Need("logits", logits, _largest(settings | vocabulary))
-    yield _asked(run)
+    yield _parameters(run)
     if tokens + logits >= _WORTH_TRACING:
         begin = functools.partial(decoder.begin, room=rooms_of(length)[0], length=length)
         limits = jax.ShapeDtypeStruct((rows,), "int32")

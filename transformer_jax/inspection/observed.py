@@ -77,7 +77,7 @@ def observe(
     variables = {"params": params, "memory": memory} if memory else {"params": params}
     if perturbations is not None:
         variables["perturbations"] = perturbations
-    outputs, shown = model.apply(
+    outputs, collections = model.apply(
         variables,
         batch,
         deterministic=rng is None,
@@ -85,29 +85,29 @@ def observe(
         method="outputs",
         mutable=["intermediates"],
     )
-    intermediates, config = shown["intermediates"], model.config
+    intermediates, config = collections["intermediates"], model.config
     return outputs, {
         stack: _observed(config, stack, intermediates, batch) for stack in stacks(config)
     }
 
 
-def _observed(config: TransformerConfig, stack: Stack, shown: Any, batch: Batch) -> Observed:
+def _observed(config: TransformerConfig, stack: Stack, tree: Any, batch: Batch) -> Observed:
     if tells_set(config, stack):
-        segments = jnp.ones(shown[f"{stack}_output"].shape[:2], jnp.int32)  # a query each
+        segments = jnp.ones(tree[f"{stack}_output"].shape[:2], jnp.int32)  # a query each
     else:
         segments = batch["inputs_segment_ids" if stack == "encoder" else "targets_segment_ids"]
     attentions: dict[Kind, Any] = {
-        kind: shown[stack][kind] for kind in depth(config, stack).kinds if kind != "feed_forward"
+        kind: tree[stack][kind] for kind in depth(config, stack).kinds if kind != "feed_forward"
     }
 
     def of_queries(name: str) -> dict[Kind, Float[Array, "L B H T *S"]]:
         return {kind: attention[name] for kind, attention in attentions.items()}
 
     return Observed(
-        inputs=in_order(config, stack, shown, "input"),
-        branches=in_order(config, stack, shown, "branch"),
-        outputs=in_order(config, stack, shown, "output"),
-        final=shown[f"{stack}_output"],
+        inputs=in_order(config, stack, tree, "input"),
+        branches=in_order(config, stack, tree, "branch"),
+        outputs=in_order(config, stack, tree, "output"),
+        final=tree[f"{stack}_output"],
         segments=segments,
         weights=of_queries("weights"),
         entropy=of_queries("entropy"),
@@ -136,7 +136,7 @@ def in_order(
     tree: parameters, intermediates or perturbations of a model.
     """
     connections = [tree[stack][f"{kind}_residual"] for kind in depth(config, stack).kinds]
-    kinds = [functools.reduce(operator.getitem, path, own) for own in connections]
+    kinds = [functools.reduce(operator.getitem, path, node) for node in connections]
     sublayers = jnp.stack(kinds, axis=1)
     return sublayers.reshape(-1, *sublayers.shape[2:])
 

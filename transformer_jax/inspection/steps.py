@@ -43,7 +43,7 @@ def update(before: Params, after: Params, roles: Mapping[str, Role]) -> dict[str
 def _products(a: list[Array], b: list[Array]) -> Float[Array, "L"]:
     """The sum of the products of all entries of each layer's kernels."""
     axes = [tuple(range(1, kernel.ndim)) for kernel in a]
-    sums = [jnp.sum(x * y, axis=own) for x, y, own in zip(a, b, axes, strict=True)]
+    sums = [jnp.sum(x * y, axis=axis) for x, y, axis in zip(a, b, axes, strict=True)]
     return functools.reduce(jnp.add, sums)
 
 

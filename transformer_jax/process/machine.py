@@ -31,12 +31,12 @@ def memory(root: Path = Path("/")) -> Memory:
     except OSError:  # not Linux
         whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Memory(whole, whole)
-    found = {name: 1024 * int(size) for name, size in re.findall(r"(\w+):\s+(\d+) kB", text)}
-    whole = found["MemTotal"]
-    free = found.get("MemAvailable", whole)
+    sizes = {name: 1024 * int(size) for name, size in re.findall(r"(\w+):\s+(\d+) kB", text)}
+    whole = sizes["MemTotal"]
+    free = sizes.get("MemAvailable", whole)
     for limit, used in _groups(root):
         whole, free = min(whole, limit), min(free, limit - used)
-    return Memory(whole + found.get("SwapTotal", 0), max(free, 0))
+    return Memory(whole + sizes.get("SwapTotal", 0), max(free, 0))
 
 
 def _groups(root: Path) -> Iterator[tuple[int, int]]:

@@ -48,11 +48,11 @@ def phase(what: str) -> Iterator[None]:
 @contextlib.contextmanager
 def bar(what: str, *, total: int, unit: str) -> Iterator[Callable[[int], None]]:
     """Shows how many of `total` things are done; yields a function to call with how many more."""
-    shown = Bar(what, total=total, unit=unit)
+    meter = Bar(what, total=total, unit=unit)
     try:
-        yield lambda count: shown.update(shown.done + count)
+        yield lambda count: meter.update(meter.done + count)
     finally:
-        shown.end()
+        meter.end()
 
 
 class Bar:

@@ -138,8 +138,8 @@ def _watch() -> None:
         for host in failed.keys() - {hosts.index()}:
             _end(host, f"has failed: {failed[host]}")
         now = time.monotonic()
-        for host, (seen, since) in last.items():
-            if beats.get(host) != seen:
+        for host, (previous, since) in last.items():
+            if beats.get(host) != previous:
                 last[host] = beats.get(host), now
             elif now - since > GONE_SECONDS:
                 _end(host, _GONE)

@@ -124,7 +124,7 @@ class RunLog:
     def _write_texts(self, step: int, texts: Texts) -> None:
         """Keeps the texts of this step, in place of those from it on."""
         records = [record for record in read_samples(self._workdir) if record["step"] < step]
-        pairs = [[line, list(own)] for line, own in zip(*texts, strict=True)]
+        pairs = [[line, list(results)] for line, results in zip(*texts, strict=True)]
         records.append({"step": step, "samples": pairs})
         text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         write_atomically(self._workdir / SAMPLED, text)

@@ -72,11 +72,11 @@ def _scored(decode: DecodeSettings, longest_prompt: int) -> tuple[DecodeSettings
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     """No scores but the losses; as samples, how the model continues the beginnings of texts."""
     tokenizer = trained.data.tokenizer
-    chosen = spread(split.examples["text"])
+    texts = spread(split.examples["text"])
     # No longer than in training, since there may be no more positions.
     most = min(_SAMPLE_TOKENS, trained.data.settings.longest["target"])
     # Characters bound tokens, so that of a whole book only the beginning is read.
-    ids = [row[:most] for row in tokenizer.encode([text[: 32 * most] for text in chosen])]
+    ids = [row[:most] for row in tokenizer.encode([text[: 32 * most] for text in texts])]
     cuts = [min(most // 4, len(row) // 2) for row in ids]
     beginnings = [tokenizer.decode(row[:cut]) for row, cut in zip(ids, cuts, strict=True)]
     prompts = [text.rstrip("\ufffd") for text in beginnings]  # half a character

@@ -36,7 +36,7 @@ def _encode(
 ) -> Encoding:
     """Pixels, and the boxes in them that are learnt: those with an area, and of no crowd."""
     numbers, too_long = numbered(labels), []
-    shown, shares, classes = [], [], []
+    inputs, shares, classes = [], [], []
     rows = zip(*(examples[name] for name in BOXED), strict=True)
     for number, (picture, size, boxes, names) in enumerate(rows):
         learnt = [n for n, box in enumerate(boxes) if has_area(box) and not box[5]]
@@ -45,14 +45,14 @@ def _encode(
             if limits.too_long == "drop":
                 continue
             learnt = learnt[: limits.target]
-        shown.append(picture)
+        inputs.append(picture)
         shares.append(np.array([boxes[n][:4] for n in learnt]).reshape(-1, 4) / _sides(size))
         try:
-            own = [label_number(name, numbers) for name in names]
+            targets = [label_number(name, numbers) for name in names]
         except ValueError as error:
             raise ValueError(f"{picture.name}: {error}") from None
-        classes.append([own[n] for n in learnt])
-    columns, inside = pictures.kept(shown, shares, settings)
+        classes.append([targets[n] for n in learnt])
+    columns, inside = pictures.kept(inputs, shares, settings)
     return columns | {"targets": classes, "boxes": inside}, too_long
 
 
@@ -95,17 +95,17 @@ def _likeliest(outputs: Outputs, batch: Batch) -> dict[str, Any]:
     return {"classes": classes, "scores": scores, "boxes": corners}
 
 
-def _found(trained: Trained, told: Mapping[str, Any], size: Sequence[int]) -> Boxes:
+def _found(trained: Trained, prediction: Mapping[str, Any], size: Sequence[int]) -> Boxes:
     """What is told of an image of so many rows and columns, the surest first."""
     settings = trained.data.settings.images
     assert settings is not None  # the task reads images
     rows, columns = size
     (x0, y0, x1, y1), _ = FITS[settings.fit](rows, columns, settings.size, settings.patch_size)
-    shares = told["boxes"] * ([x1 - x0, y1 - y0] * 2) + [x0, y0] * 2
+    shares = prediction["boxes"] * ([x1 - x0, y1 - y0] * 2) + [x0, y0] * 2
     boxes = _bbox(np.clip(shares, 0.0, 1.0) * _sides(size))
-    queries = zip(boxes, told["classes"].tolist(), told["scores"].tolist(), strict=True)
-    found = [{"bbox": box, "category_id": of, "score": score} for box, of, score in queries]
-    return sorted(found, key=lambda row: -row["score"])
+    queries = zip(boxes, prediction["classes"].tolist(), prediction["scores"].tolist(), strict=True)
+    detections = [{"bbox": box, "category_id": of, "score": score} for box, of, score in queries]
+    return sorted(detections, key=lambda row: -row["score"])
 
 
 def _bbox(corners: Any) -> list[list[float]]:
@@ -127,8 +127,8 @@ def _of_split(trained: Trained, split: Split) -> tuple[list[Boxes], list[Boxes]]
                 if has_area(box)
             ]
         )
-    told = zip(trained.predict(split.batches), examples["size"], strict=True)
-    return truths, [_found(trained, own, size) for own, size in told]
+    predictions = zip(trained.predict(split.batches), examples["size"], strict=True)
+    return truths, [_found(trained, prediction, size) for prediction, size in predictions]
 
 
 def _losses(trained: Trained, split: Split) -> dict[str, float]:
@@ -140,33 +140,33 @@ def _losses(trained: Trained, split: Split) -> dict[str, float]:
 
 def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     """COCO's scores, and the boxes of a few images: label, x, y, width and height."""
-    truths, found = _of_split(trained, split)
+    truths, detections = _of_split(trained, split)
     names = trained.data.labels
     texts = [
         [
-            json.dumps([[names[row["category_id"]], *map(round, row["bbox"])] for row in own])
-            for own in side
+            json.dumps([[names[row["category_id"]], *map(round, row["bbox"])] for row in rows])
+            for rows in side
         ]
-        for side in (truths, [_sure(own) for own in found])
+        for side in (truths, [_sure(rows) for rows in detections])
     ]
-    return average_precision(truths, found, names), samples(split.examples["image"], *texts)
+    return average_precision(truths, detections, names), samples(split.examples["image"], *texts)
 
 
-def _sure(found: Boxes) -> Boxes:
-    return [row for row in found if row["score"] >= LEAST_SCORE]
+def _sure(boxes: Boxes) -> Boxes:
+    return [row for row in boxes if row["score"] >= LEAST_SCORE]
 
 
 def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
     """A JSON object for each image that a line names."""
 
     def objects(files: Sequence[str]) -> list[list[str]]:
-        told = zip(files, trained.predict(trained.data.prompts(files)), strict=True)
-        return [[json.dumps(_object(trained, *own), ensure_ascii=False)] for own in told]
+        pairs = zip(files, trained.predict(trained.data.prompts(files)), strict=True)
+        return [[json.dumps(_object(trained, *pair), ensure_ascii=False)] for pair in pairs]
 
     return tokens.of_full_lines(lines, objects)
 
 
-def _object(trained: Trained, file: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _object(trained: Trained, file: str, prediction: Mapping[str, Any]) -> dict[str, Any]:
     """The boxes of a file with a score of `LEAST_SCORE` at least, in pixels, the surest first:
     {"file", "boxes": [[x0, y0, x1, y1]], "labels", "scores", "coco"}.
 
@@ -175,7 +175,7 @@ def _object(trained: Trained, file: str, told: Mapping[str, Any]) -> dict[str, A
     COCO's own where these were imported with a model of COCO.
     """
     stem, size = Path(file).stem, images.size_of(from_file(Path(file).expanduser()))
-    rows, number = _sure(_found(trained, told, size)), int(stem) if stem.isdecimal() else stem
+    rows, number = _sure(_found(trained, prediction, size)), int(stem) if stem.isdecimal() else stem
     labels = [trained.data.labels[row["category_id"]] for row in rows]
     corners = [[x, y, x + width, y + height] for x, y, width, height in (r["bbox"] for r in rows)]
     return {

@@ -26,9 +26,9 @@ _BEST = 5  # labels that are predicted, the likeliest first
 
 def _encode(examples: Examples, images: ImageSettings, labels: Labels, limits: Limits) -> Encoding:
     """Pixels, their size, and the number of the label."""
-    given, numbers = examples["image"], numbered(labels)
-    kept, _ = pictures.kept(given, [NO_BOXES] * len(given), images)
-    return kept | {"labels": [[label_number(one, numbers)] for one in examples["label"]]}, ()
+    inputs, numbers = examples["image"], numbered(labels)
+    columns, _ = pictures.kept(inputs, [NO_BOXES] * len(inputs), images)
+    return columns | {"labels": [[label_number(one, numbers)] for one in examples["label"]]}, ()
 
 
 @dataclasses.dataclass(frozen=True)

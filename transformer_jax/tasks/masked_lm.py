@@ -72,13 +72,13 @@ class Masking:
         starts = np.flatnonzero(batch["inputs_positions"] == 0)
         lowest = np.minimum.reduceat(draws.ravel(), starts)
         lowest = np.repeat(lowest, np.diff(starts, append=tokens.size)).reshape(tokens.shape)
-        chosen = maskable & ((draws < self.mask_rate) | (draws == lowest))
+        mask = maskable & ((draws < self.mask_rate) | (draws == lowest))
 
         random_tokens = self.ordinary[(token_draws * len(self.ordinary)).astype(np.int32)]
-        shown = np.select([treatment < 0.8, treatment < 0.9], [self.mask_id, random_tokens], tokens)
+        noise = np.select([treatment < 0.8, treatment < 0.9], [self.mask_id, random_tokens], tokens)
         return batch | {
-            "inputs": np.where(chosen, shown, tokens).astype(np.int32),
-            "targets": np.where(chosen, tokens, 0).astype(np.int32),
+            "inputs": np.where(mask, noise, tokens).astype(np.int32),
+            "targets": np.where(mask, tokens, 0).astype(np.int32),
         }
 
 
@@ -94,9 +94,9 @@ def _score(trained: Trained, split: Split) -> tuple[Scores, list[Sample]]:
     """No scores but the losses; as samples, what the model puts in the place of masked tokens."""
     decode, samples = trained.data.tokenizer.decode, []
     for example, predicted in tokens.few_predicted(trained, split):
-        shown, targets = example["inputs"], example["targets"]
-        original, filled = (np.where(targets > 0, ids, shown) for ids in (targets, predicted))
-        samples.append((decode(shown), decode(original), decode(filled)))
+        inputs, targets = example["inputs"], example["targets"]
+        original, filled = (np.where(targets > 0, ids, inputs) for ids in (targets, predicted))
+        samples.append((decode(inputs), decode(original), decode(filled)))
     return {}, samples
 
 

@@ -79,8 +79,8 @@ class Spans:
         starts = hidden & ~np.concatenate([[False], hidden[:-1]])
         numbers = np.cumsum(starts) - 1
         sentinels = np.array(self.sentinels)[np.maximum(numbers, 0)]
-        kept = np.where(starts, sentinels, tokens)[starts | ~hidden]
-        return np.append(kept, self.eos).astype(np.int32)
+        ids = np.where(starts, sentinels, tokens)[starts | ~hidden]
+        return np.append(ids, self.eos).astype(np.int32)
 
 
 def _divided(total: int, parts: int, rng: np.random.Generator) -> Int64[np.ndarray, " parts"]:

@@ -80,9 +80,9 @@ def score(
     def of(wanted: Bool[np.ndarray, " texts"]) -> Scores:
         scores = {}
         for name, (metrics, numbers) in parts.items():
-            chosen = [number for number in numbers if wanted[number]]
-            if chosen:
-                ours, theirs = [hypotheses[n] for n in chosen], [references[n] for n in chosen]
+            rows = [number for number in numbers if wanted[number]]
+            if rows:
+                ours, theirs = [hypotheses[n] for n in rows], [references[n] for n in rows]
                 each = (METRICS[metric](ours, theirs, bleu_tokenizer) for metric in metrics)
                 scores[name] = functools.reduce(operator.or_, each, {})
         return _flat(scores, list(parts))
@@ -97,14 +97,14 @@ def _flat(scores: dict[str, Scores], parts: Sequence[str]) -> Scores:
     """Scores by part under flat names, and the mean of each number that all these parts have."""
     flat = {
         f"{part}/{name}" if part else name: value
-        for part, found in scores.items()
-        for name, value in found.items()
+        for part, row in scores.items()
+        for name, value in row.items()
     }
     every = [scores.get(part, {}) for part in parts]
     means = {
-        name: sum(found[name] for found in every) / len(every)
+        name: sum(row[name] for row in every) / len(every)
         for name, value in every[0].items()
-        if isinstance(value, float) and all(name in found for found in every)
+        if isinstance(value, float) and all(name in row for row in every)
     }
     return means | flat
 
