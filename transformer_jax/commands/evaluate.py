@@ -89,5 +89,5 @@ def _last_split(run: Run) -> str:
 
 def _scores(run: Run, trained: Trained, name: str, split: Split) -> tuple[dict[str, Any], Any]:
     """The scores by their flat names, and some samples."""
-    scores, samples = run.task.score(trained, split)
-    return run_log.named(name, run.task.losses(trained, split) | scores), samples
+    metrics, samples = run.task.score(trained, split)
+    return run_log.named(name, run.task.losses(trained, split) | metrics), samples
