@@ -28,9 +28,9 @@ CONFIGS = {
 
 
 def test_each_family_and_shape_is_among_the_models():
-    found = {(type(config), config.architecture) for config in CONFIGS.values()}
+    models = {(type(config), config.architecture) for config in CONFIGS.values()}
     shapes = [(row.config, shape) for row in FAMILIES.values() for shape in ARCHITECTURES]
-    assert found == {shape for shape in shapes if shape != (RecurrentConfig, "encoder_set")}
+    assert models == {shape for shape in shapes if shape != (RecurrentConfig, "encoder_set")}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -38,11 +38,11 @@ def test_a_parameter_says_what_it_is(name):
     """A matrix takes all axes of a layer's own; matrices decay, and an additive score's vector."""
     config = CONFIGS[name]
     boxes = tiny.flat(tiny.abstract_parameters(config), is_leaf=lambda leaf: hasattr(leaf, "names"))
-    found = tiny.roles(config)
-    assert found.keys() == boxes.keys()
-    for path, role in found.items():
-        own = len(boxes[path].names) - role.stacked
-        assert role.matrix is None or sum(role.matrix) == own, path
+    roles = tiny.roles(config)
+    assert roles.keys() == boxes.keys()
+    for path, role in roles.items():
+        rank = len(boxes[path].names) - role.stacked
+        assert role.matrix is None or sum(role.matrix) == rank, path
         # It is a kernel of one output, as in `AdditiveScore`.
         assert role.decay == (role.matrix is not None or path.endswith("/vector")), path
         assert role.stacked == ("layers" in boxes[path].names[:1]), path
@@ -91,13 +91,13 @@ def test_a_full_beam_finds_what_brute_force_does(name):
         logits = tiny.apply_function(config)(params, batch)
         log_probs = np.asarray(jax.nn.log_softmax(logits))
         scores = [
-            sum(own[np.arange(len(text)), text]) / ((5 + len(text)) / 6) ** 0.6
-            for own, text in zip(log_probs, texts, strict=True)
+            sum(log_p[np.arange(len(text)), text]) / ((5 + len(text)) / 6) ** 0.6
+            for log_p, text in zip(log_probs, texts, strict=True)
         ]
         best = np.argsort(scores)[::-1][:20]
         assert_close(beams.finished_scores[row], np.array(scores)[best])
-        found = [tuple(ids[: ids.index(1) + 1]) for ids in beams.finished_tokens[row].tolist()]
-        assert found == [sequences[number] for number in best]
+        beam = [tuple(ids[: ids.index(1) + 1]) for ids in beams.finished_tokens[row].tolist()]
+        assert beam == [sequences[number] for number in best]
 
 
 # Kernels
@@ -125,14 +125,14 @@ def test_a_kernel_equals_the_plain_formula(kernel, causal):
 
     init = jax.jit(functools.partial(module.init, method=attend))
     variables = tiny.nn.unbox(init(jax.random.key(0), x))
-    found = np.asarray(jax.jit(functools.partial(module.apply, method=attend))(variables, x))
+    outputs = np.asarray(jax.jit(functools.partial(module.apply, method=attend))(variables, x))
     w = jax.tree.map(np.asarray, variables["params"])
     # Biases start at 0.
     q, k, v = (np.einsum("BTD,DHK->BTHK", x, w[name]) for name in ("query", "key", "value"))
     heads = jax.nn.dot_product_attention(q, k, v, mask=segments.pairs()[:, None])
     expected = np.einsum("BTHK,HKD->BTD", heads, w["output"])
     rounding = 2e-2 if dtype == "bfloat16" else 1e-5
-    np.testing.assert_allclose(found[ids > 0], expected[ids > 0], rtol=1e-4, atol=rounding)
+    np.testing.assert_allclose(outputs[ids > 0], expected[ids > 0], rtol=1e-4, atol=rounding)
 
 
 # Positions

@@ -12,10 +12,10 @@ import pytest
 from tests.models import tiny
 
 
-def assert_close(found, expected):
+def assert_close(logits, expected):
     """Float32 sums in another order; without norms some logits are a hundred times others."""
     atol = 1e-5 * max(1.0, np.abs(expected).max())
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=atol)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=atol)
 
 
 LENGTH = tiny.TARGET_LENGTH
@@ -51,11 +51,11 @@ def cases():
     while all else takes turns, the first with what attention can be; and all recurrent models."""
     others = tiny.with_positions(itertools.cycle(OTHERS))
     choices = itertools.chain(OF_ATTENTION, others)
-    for number, (residual, own) in enumerate(zip(tiny.SCHEMES, choices, strict=False)):
+    for number, (residual, choice) in enumerate(zip(tiny.SCHEMES, choices, strict=False)):
         shape = ("encoder_decoder", "decoder_only", "decoder_only")[number % 3]
         mixed = dict(encoder_residual="deepnorm", architecture=shape, max_length=16)
         beams = 3 if number < len(OF_ATTENTION) else 1 + number // 2 % 2
-        yield beams, tiny.config(residual, **mixed, **own)
+        yield beams, tiny.config(residual, **mixed, **choice)
     yield from ((3, config) for config in RECURRENT)
 
 
@@ -86,9 +86,9 @@ def decode(config, params, inputs, targets):
     cache = jax.tree.map(lambda leaf: np.repeat(leaf, rows, axis=0), cache)
     tokens, logits = np.repeat(first, rows), []
     for t in range(targets.shape[1]):
-        found, cache = step(params, context, cache, tokens, np.int32(t))
+        step_logits, cache = step(params, context, cache, tokens, np.int32(t))
         tokens = targets[:, t]
-        logits.append(found)
+        logits.append(step_logits)
     return np.stack(logits, axis=1)
 
 
@@ -132,10 +132,10 @@ def test_what_is_decoded_has_the_logits_of_a_whole_row(beams, config):
             cache = cache.enlarged(ROOM - 3)
         ancestors[:, :, t] = np.arange(beams)
         of_beam = [ancestors] if beams == 3 else []
-        found, cache = step(params, context, cache, tokens, np.int32(t), *of_beam)
-        assert found.dtype == jnp.float32 and np.all(np.isfinite(found))
+        step_logits, cache = step(params, context, cache, tokens, np.int32(t), *of_beam)
+        assert step_logits.dtype == jnp.float32 and np.all(np.isfinite(step_logits))
         histories.append(history[:-1].reshape(-1, LENGTH))
-        logits.append(np.asarray(found)[:-beams])
+        logits.append(np.asarray(step_logits)[:-beams])
         if beams == 3:
             parents = generator.integers(0, beams, (len(prompts), beams, 1))
             ancestors = np.take_along_axis(ancestors, parents, axis=1)
@@ -145,8 +145,8 @@ def test_what_is_decoded_has_the_logits_of_a_whole_row(beams, config):
         history[:, :, t] = tokens.reshape(-1, beams)
     of_rows = [prompt for _ in range(LENGTH) for prompt in PROMPTS for _ in range(beams)]
     expected = scored(config, params, of_rows, np.concatenate(histories))
-    for t, (found, whole) in enumerate(zip(logits, np.split(expected, LENGTH), strict=True)):
-        assert_close(found, whole[:, t])
+    for t, (step_logits, whole) in enumerate(zip(logits, np.split(expected, LENGTH), strict=True)):
+        assert_close(step_logits, whole[:, t])
 
 
 def test_rows_of_several_hypotheses_are_decoded_in_bfloat16():
@@ -172,8 +172,8 @@ def test_a_decoder_looks_back_no_further_than_its_context_and_its_window(most):
     logits = decode(short, params, inputs_only(PROMPTS), targets)
     ends = [(row, len(PROMPTS[row]) + t) for row in range(len(PROMPTS)) for t in range(LENGTH)]
     texts = [np.concatenate(pair) for pair in zip(PROMPTS, targets, strict=True)]
-    seen = [texts[row][max(end - 3, 0) : end] for row, end in ends]
-    expected = decode(config, params, inputs_only(seen), np.zeros((len(seen), 1), np.int32))
+    tails = [texts[row][max(end - 3, 0) : end] for row, end in ends]
+    expected = decode(config, params, inputs_only(tails), np.zeros((len(tails), 1), np.int32))
     assert_close(logits.reshape(expected[:, 0].shape), expected[:, 0])
 
 
@@ -185,6 +185,6 @@ def test_a_row_without_a_prompt_changes_no_bit_of_its_neighbour(config):
     whole, empty = (inputs_only([PROMPTS[2], PROMPTS[2]]) for _ in range(2))
     for name in empty:
         empty[name][1] = 0
-    expected, found = (decode(config, params, inputs, targets) for inputs in (whole, empty))
-    np.testing.assert_array_equal(found[0], expected[0])
-    assert np.all(np.isfinite(found[1])) and np.any(found[1] != expected[1])
+    expected, logits = (decode(config, params, inputs, targets) for inputs in (whole, empty))
+    np.testing.assert_array_equal(logits[0], expected[0])
+    assert np.all(np.isfinite(logits[1])) and np.any(logits[1] != expected[1])

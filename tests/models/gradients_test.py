@@ -84,13 +84,13 @@ def test_gradients_are_zero_exactly_where_no_token_may_look(config):
     segments = batch[f"{tiny.side_of_logits(config)}_segment_ids"]
     for name, table in tables.items():
         influence = np.abs(jacobian[table]["table"]).max(axis=-1)  # of every token that there is
-        seen = influence[..., batch[name]] > 0
+        reach = influence[..., batch[name]] > 0
         for row, t in zip(*np.nonzero(segments), strict=True):
-            own = np.zeros(batch[name].shape, bool)
-            own[row] = batch[f"{name}_segment_ids"][row] == segments[row, t]
+            expected = np.zeros(batch[name].shape, bool)
+            expected[row] = batch[f"{name}_segment_ids"][row] == segments[row, t]
             if name == "targets":
-                own[:, t:] = False  # slot t holds what logits t are to predict
-            np.testing.assert_array_equal(seen[row, t], own)
+                expected[:, t:] = False  # slot t holds what logits t are to predict
+            np.testing.assert_array_equal(reach[row, t], expected)
 
 
 @each_model

@@ -42,10 +42,10 @@ def segments_of(rows, length=LENGTH):
     for start in range(0, longest, length):
         batch = {name: np.zeros((len(rows), length), np.int32) for name in ("t", "s", "p")}
         for number, (tokens, positions) in enumerate(streams):
-            own = slice(start, start + length)
-            count = len(tokens[own])
-            place = positions[own]
-            batch["t"][number, :count], batch["p"][number, :count] = tokens[own], place
+            span = slice(start, start + length)
+            count = len(tokens[span])
+            place = positions[span]
+            batch["t"][number, :count], batch["p"][number, :count] = tokens[span], place
             batch["s"][number, :count] = np.cumsum(place == 0) + (place[:1] > 0)
         names = {"t": "targets", "s": "targets_segment_ids", "p": "targets_positions"}
         yield {names[name]: values for name, values in batch.items()}
@@ -64,11 +64,11 @@ def compiled(config):
 
 def read(config, params, rows, length=LENGTH, memory_length=None):
     """Logits of each reader's tokens, and the memory after the last segment."""
-    memory, found = nothing(config, len(rows), memory_length), []
+    memory, logits = nothing(config, len(rows), memory_length), []
     for batch in segments_of(rows, length):
         outputs, memory = compiled(config)(params, batch, None, memory)
-        found.append(outputs.arrays())
-    whole = np.concatenate(found, axis=1)
+        logits.append(outputs.arrays())
+    whole = np.concatenate(logits, axis=1)
     return [row[: sum(map(len, docs))] for row, docs in zip(whole, rows, strict=True)], memory
 
 
@@ -92,8 +92,8 @@ def test_segments_with_memory_give_what_one_pass_with_their_window_gives(
     params = tiny.random_parameters(config)
     a, b, c, d = documents(17, 10, 3, 6)
     rows = [[a], [c, b, d]]
-    found, _ = read(config, params, rows)
-    for logits, row in zip(found, rows, strict=True):
+    in_segments, _ = read(config, params, rows)
+    for logits, row in zip(in_segments, rows, strict=True):
         start = 0
         for document in row:
             end = start + len(document)
@@ -111,13 +111,13 @@ def test_segments_with_memory_give_what_one_pass_with_their_window_gives(
 def test_a_memory_that_holds_all_gives_the_pass_without_segments():
     config = config_of(memory_length=20)
     params, (document,) = tiny.random_parameters(config), documents(17)
-    (found,), _ = read(config, params, [[document]])
+    (logits,), _ = read(config, params, [[document]])
     batch = tiny.pack([[(document, document)]], 17, 17)
-    assert_close(found, tiny.apply_function(config)(params, batch)[0])
+    assert_close(logits, tiny.apply_function(config)(params, batch)[0])
     # And that it may be of another length than the config's: none at all is another model.
     (without,), _ = read(config, params, [[document]], memory_length=0)
-    assert_close(found[:LENGTH], without[:LENGTH])
-    assert np.abs(found[LENGTH:] - without[LENGTH:]).max() > 1e-2
+    assert_close(logits[:LENGTH], without[:LENGTH])
+    assert np.abs(logits[LENGTH:] - without[LENGTH:]).max() > 1e-2
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
@@ -127,9 +127,9 @@ def test_carried_states_give_what_one_long_row_gives(name):
     params = tiny.random_parameters(config)
     a, b, c, d = documents(17, 10, 3, 6)
     rows = [[a], [c, b, d]]
-    found, _ = read(config, params, rows)
+    in_segments, _ = read(config, params, rows)
     one_row, _ = read(config, params, rows, length=19)
-    for logits, others, row in zip(found, one_row, rows, strict=True):
+    for logits, others, row in zip(in_segments, one_row, rows, strict=True):
         whole = tiny.pack([[(document, document)] for document in row], 17, 17)
         alone = tiny.apply_function(plain)(params, whole)
         expected = np.concatenate([x[: len(doc)] for x, doc in zip(alone, row, strict=True)])
@@ -141,11 +141,11 @@ def test_carried_states_give_what_one_long_row_gives(name):
 def test_documents_never_see_each_other(config):
     """Another document before, in the row and in the memory, changes no bit of what follows."""
     params = tiny.random_parameters(config)
-    short, own = documents(6, 9)
+    short, last = documents(6, 9)
     (other,) = documents(6, seed=3)
-    (found, changed), _ = read(config, params, [[short, own], [other, own]])
-    np.testing.assert_array_equal(found[6:], changed[6:])
-    assert np.abs(found[:6] - changed[:6]).max() > 1e-2
+    (logits, changed), _ = read(config, params, [[short, last], [other, last]])
+    np.testing.assert_array_equal(logits[6:], changed[6:])
+    assert np.abs(logits[:6] - changed[:6]).max() > 1e-2
 
 
 @each_model
@@ -159,15 +159,15 @@ def test_no_gradient_enters_memory(config):
     def loss(params, constant, change):
         """With a constant memory, or else with what was made and a change of its vectors."""
         if constant is None:
-            _, made = apply(params, first, None, nothing(config, 2))
-            constant = made | {"hidden": made["hidden"] + change}
+            _, memory = apply(params, first, None, nothing(config, 2))
+            constant = memory | {"hidden": memory["hidden"] + change}
         outputs, _ = apply(params, second, None, constant)
         return jnp.sum(jnp.square(outputs.arrays()))
 
     _, constant = apply(params, first, None, nothing(config, 2))
     value, expected = jax.jit(jax.value_and_grad(loss))(params, constant, None)
-    found, of_memory = jax.jit(jax.grad(loss, (0, 2)))(params, None, 0 * constant["hidden"])
-    jax.tree.map(assert_close, found, expected)
+    gradients, of_memory = jax.jit(jax.grad(loss, (0, 2)))(params, None, 0 * constant["hidden"])
+    jax.tree.map(assert_close, gradients, expected)
     assert not np.any(of_memory)
     assert value != loss(params, nothing(config, 2), None)
 

@@ -40,10 +40,10 @@ def test_bfloat16_is_close_to_float32(exact):
 @pytest.mark.parametrize("config", [*NEAR, tiny.recurrent("rnnsearch"), tiny.recurrent("lstmn")])
 def test_what_is_held_in_bfloat16_is_computed_with_in_float32(config):
     """The logits are those of the same numbers in float32, to the rounding of float32."""
-    batch, held = tiny.packed_batch(), jax.tree.map(jnp.bfloat16, tiny.random_parameters(config))
-    exact = jax.tree.map(jnp.float32, held)
-    found, expected = (tiny.apply_function(config)(params, batch) for params in (held, exact))
-    tiny.assert_close(found, expected)
+    batch, half = tiny.packed_batch(), jax.tree.map(jnp.bfloat16, tiny.random_parameters(config))
+    exact = jax.tree.map(jnp.float32, half)
+    logits, expected = (tiny.apply_function(config)(params, batch) for params in (half, exact))
+    tiny.assert_close(logits, expected)
 
 
 def equations(jaxpr):

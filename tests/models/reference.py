@@ -73,9 +73,9 @@ def tell(
         offsets = [table] * len(encoded), places
     layers = []
     for number in range(1, config.num_decoder_layers + 1):
-        own = params | {"decoder": _first(params["decoder"], number)}
-        found = _stack("decoder", own, x, config, shortcut, False, encoded, offsets=offsets)
-        layers.append([_told(params["box_head"], h) for h in found])
+        shallow = params | {"decoder": _first(params["decoder"], number)}
+        hidden = _stack("decoder", shallow, x, config, shortcut, False, encoded, offsets=offsets)
+        layers.append([_told(params["box_head"], h) for h in hidden])
     return layers
 
 
@@ -172,8 +172,8 @@ def _stack(
             weights = w["self_attention"] | params.get(f"{stack}_bias", {}) | of_layer
             kind = config.layer_pattern[layer % len(config.layer_pattern)]
             return [
-                _attention(weights, h, h, config, causal, kind, inner, first_seen, (own, own))
-                for h, own in zip(x, own_offsets, strict=True)
+                _attention(weights, h, h, config, causal, kind, inner, first_seen, (shift, shift))
+                for h, shift in zip(x, own_offsets, strict=True)
             ]
 
         def look(x, w=w):
@@ -193,8 +193,8 @@ def _stack(
                 added.append(np.concatenate(branch(np.split(x, ends))))
                 return added[-1]
 
-            own = w.get(f"{kind}_residual", {})
-            at = Sublayer(stack, layer, kind, len(branches), config, own, below, bottom, shortcut)
+            tree = w.get(f"{kind}_residual", {})
+            at = Sublayer(stack, layer, kind, len(branches), config, tree, below, bottom, shortcut)
             x = SUBLAYERS[residual](at, x, f)
     of_set = stack == "decoder" and config.architecture == "encoder_set"
     if residual in FINAL_NORM or (of_set and residual != "residual_dual"):
@@ -551,8 +551,8 @@ def _attention(
     for head in range(num_heads):
         q, k, v = all_queries[:, head], all_keys[:, head], values[:, head]
         if kind in ("full", "window") and config.positions == "rotary":
-            own = config.window_rotary_base if kind == "window" else None
-            q, k = (turn(x, config, own) for x in (q, k))
+            base = config.window_rotary_base if kind == "window" else None
+            q, k = (turn(x, config, base) for x in (q, k))
         for t in range(len(queries)):
             end = t + 1 if causal else len(keys)
             if config.attention_score == "additive":
@@ -573,8 +573,8 @@ def _attention(
             if config.attention_score == "scaled_dot_product":
                 scores = scores / math.sqrt(head_dim)
             if kind and config.positions.startswith("relative"):
-                found = [bucket(s - t, bidirectional=not causal) for s in range(end)]
-                scores = scores + weights["table"][found, head]
+                buckets = [bucket(s - t, bidirectional=not causal) for s in range(end)]
+                scores = scores + weights["table"][buckets, head]
             if config.attention_softcap:  # before anything is masked
                 scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
             if first_seen:
@@ -611,7 +611,7 @@ ACTIVATIONS = {
 }
 # Of the gate, which then multiplies x W_up.
 GATES = {"swiglu": "swish", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
-ACTIVATIONS |= {name: ACTIVATIONS[own] for name, own in GATES.items()}
+ACTIVATIONS |= {name: ACTIVATIONS[gate] for name, gate in GATES.items()}
 
 
 def _feed_forward(weights, x, config, inner=False):

@@ -54,13 +54,13 @@ def test_draws_dropout_and_gradients_are_the_same(plain, policies):
         return tiny.nn.unbox(jax.jit(init)(key, batch))
 
     batch, key = tiny.read_by(plain, tiny.packed_batch()), jax.random.key(0)
-    params, drawn = draw(plain), draw(dataclasses.replace(plain, remat="full"))
-    jax.tree.map(np.testing.assert_array_equal, drawn, params)
+    params, again = draw(plain), draw(dataclasses.replace(plain, remat="full"))
+    jax.tree.map(np.testing.assert_array_equal, again, params)
     expected = jax.jit(gradient(plain))(params, batch, key)
     for remat in policies:
-        found = jax.jit(gradient(dataclasses.replace(plain, remat=remat)))(params, batch, key)
+        gradients = jax.jit(gradient(dataclasses.replace(plain, remat=remat)))(params, batch, key)
         close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6, err_msg=remat)
-        jax.tree.map(close, found, expected)
+        jax.tree.map(close, gradients, expected)
 
 
 @pytest.mark.long
@@ -96,16 +96,16 @@ def test_each_policy_computes_what_it_does_not_keep_again(activation, policies):
     again["inward"] = again["dots"] + projection
     again["hidden"] = again["inward"] + 3 * projection
     again["full"] = again["hidden"] + hidden + scores
-    found = {name: products(name) - least for name in policies}
-    assert found == {name: again[name] for name in policies}
+    flops = {name: products(name) - least for name in policies}
+    assert flops == {name: again[name] for name in policies}
 
 
 @pytest.mark.parametrize(("remat", "shape"), [("none", "masked_tokens"), ("full", "decoder_only")])
 def test_the_program_does_not_grow_with_depth(remat, shape):
     def lines(layers):
         sizes = dict(num_encoder_layers=layers, num_decoder_layers=layers)
-        own = sizes | DROPOUT | tiny.SHAPES[shape]
-        config = tiny.config("admin", **own, remat=remat)
+        changes = sizes | DROPOUT | tiny.SHAPES[shape]
+        config = tiny.config("admin", **changes, remat=remat)
         return len(str(jax.make_jaxpr(gradient(config))(*shapes(config))).splitlines())
 
     assert lines(60) <= 1.3 * lines(6)

@@ -17,7 +17,7 @@ from transformer_jax.training.losses import Loss
 
 SIZES = dict(architecture="encoder_set", num_encoder_layers=1, num_decoder_layers=2)
 # A scheme of each kind of sublayer, and the one with a second stream
-EQUATIONS = {own: name for name, own in reversed(reference.SUBLAYERS.items())}
+EQUATIONS = {equation: name for name, equation in reversed(reference.SUBLAYERS.items())}
 EQUATIONS = [*EQUATIONS.values(), "residual_dual"]
 WHERE = (
     dict(positions_in="attention"),
@@ -46,14 +46,14 @@ def cases():
 def test_boxes_equal_those_of_a_slow_forward_pass(config):
     """Of every layer; images of the batch do not see each other, nor padding."""
     params = tiny.random_parameters(config, deviation=0.2)
-    told = tell(config)(params, tiny.read_by(config, batch()))
+    outputs = tell(config)(params, tiny.read_by(config, batch()))
     expected = reference.tell(params, batch(), config)
-    assert told.logits.shape == (2, 3, config.num_queries, config.num_labels + 1)
+    assert outputs.logits.shape == (2, 3, config.num_queries, config.num_labels + 1)
     for layer, images in enumerate(expected):
         for image, (logits, boxes) in enumerate(images):
             close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-            close(told.logits[layer, image], logits)
-            close(told.boxes[layer, image], boxes)
+            close(outputs.logits[layer, image], logits)
+            close(outputs.boxes[layer, image], boxes)
 
 
 def test_a_slow_pass_whose_values_have_positions_differs(monkeypatch):
@@ -67,18 +67,18 @@ def test_a_slow_pass_whose_values_have_positions_differs(monkeypatch):
         return attention(weights, queries + last[0], keys + last[1], *others, **more)
 
     monkeypatch.setattr(reference, "_attention", on_values)
-    told = tell(config)(params, tiny.read_by(config, batch()))
+    outputs = tell(config)(params, tiny.read_by(config, batch()))
     ((logits, _), *_), *_ = reference.tell(params, batch(), config)
-    assert np.abs(told.logits[0, 0] - logits).max() > 0.01
+    assert np.abs(outputs.logits[0, 0] - logits).max() > 0.01
 
 
 def test_queries_are_told_in_no_order():
     config = tiny.config("post_ln", **SIZES, positions_in="attention")
     params, order = tiny.random_parameters(config), np.array([3, 0, 4, 2, 1])
-    told = tell(config)(params, tiny.read_by(config, batch()))
+    outputs = tell(config)(params, tiny.read_by(config, batch()))
     queries = {"queries": {"table": params["queries"]["table"][order]}}
     moved = tell(config)(params | queries, tiny.read_by(config, batch()))
-    jax.tree.map(lambda a, b: tiny.assert_close(a[:, :, order], b), told, moved)
+    jax.tree.map(lambda a, b: tiny.assert_close(a[:, :, order], b), outputs, moved)
 
 
 def test_omega_starts_from_1_where_the_stream_is_zero():
@@ -110,7 +110,7 @@ def test_schemes_train_from_zeros_on(residual, monkeypatch):
     """20 steps, from a decoder of zeros on: the loss falls, and all stays finite."""
     # Which query tells which box does not matter here, and takes half of the time to compile.
     queries = jnp.broadcast_to(jnp.arange(3)[None, None], (2, 3, 3))
-    monkeypatch.setattr(detection, "match", lambda *given: queries)
+    monkeypatch.setattr(detection, "match", lambda *args: queries)
     config = tiny.config(residual, **SIZES, positions_in="attention", num_labels=2)
     model, (images, loss) = tiny.model(config), trained_on()
     params = tiny.nn.unbox(tiny.init_function(config)(jax.random.key(0), images))

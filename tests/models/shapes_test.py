@@ -67,7 +67,7 @@ def test_what_layers_add_comes_with_the_outputs(shape, remat):
         return with_memory(model, params, batch, rng, ())[0]
 
     sums = outputs(params).sums
-    tokens = sum(np.array([np.sum(own > 0), own.size]) for own in segments)
+    tokens = sum(np.array([np.sum(ids > 0), ids.size]) for ids in segments)
     np.testing.assert_array_equal(sums["tokens"], LAYERS * tokens)
     count = LAYERS * len(sides)
     np.testing.assert_array_equal(sums["size"], (count * config.d_model, count))
@@ -105,7 +105,7 @@ def test_a_batch_may_become_vectors_in_another_way(monkeypatch, shape, tied):
     table = params[name]["table"] * config.multipliers.embedding
     pixels = jax.nn.one_hot(batch.pop("inputs"), config.vocab_size)
     model: Any = FAMILIES["transformer"].model(other)
-    found = jax.jit(functools.partial(model.apply, deterministic=True))(
+    logits = jax.jit(functools.partial(model.apply, deterministic=True))(
         {"params": params | {name: {"kernel": table}}}, batch | {"pixels": pixels}
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)

@@ -66,12 +66,12 @@ def with_positions(choices: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
     """The choices with kinds of positions, which take turns where a choice names none; an additive
     score has no products that some of them add to."""
     kinds = itertools.cycle((name, positions.POSITIONS[name]) for name in POSITIONS)
-    for own in choices:
-        additive = own.get("attention_score") == "additive"
-        if "positions" not in own:
+    for choice in choices:
+        additive = choice.get("attention_score") == "additive"
+        if "positions" not in choice:
             fitting = (name for name, row in kinds if not (additive and row.distances))
-            own = own | {"positions": next(fitting)}
-        yield own
+            choice = choice | {"positions": next(fitting)}
+        yield choice
 
 
 def _turns():
@@ -87,12 +87,12 @@ TURNS = list(_turns())
 
 def config(residual: Any = "post_ln", **changes: Any) -> TransformerConfig:
     """The tiny model with changes; `residual` is of both stacks."""
-    own: dict[str, Any] = dict(encoder_residual=residual, decoder_residual=residual)
+    fields: dict[str, Any] = dict(encoder_residual=residual, decoder_residual=residual)
     if changes.get("architecture") == "encoder_only":
-        own["head"] = "masked_tokens"
+        fields["head"] = "masked_tokens"
     if changes.get("architecture") == "encoder_set":
-        own |= dict(head="boxes", num_labels=3)
-    return settings(TransformerConfig, "model", **(SIZES | own | changes))
+        fields |= dict(head="boxes", num_labels=3)
+    return settings(TransformerConfig, "model", **(SIZES | fields | changes))
 
 
 def recurrent(recurrence: str, architecture: str = "", **changes: Any) -> RecurrentConfig:
@@ -103,11 +103,11 @@ def recurrent(recurrence: str, architecture: str = "", **changes: Any) -> Recurr
     )
     sizes = {name: SIZES[name] for name in names.split()}
     layers = RECURRENCES[recurrence].residual_from or 2  # as few as have all that there is
-    own: dict[str, Any] = dict(num_encoder_layers=layers, num_decoder_layers=layers)
-    own |= dict(architecture=architecture, recurrence=recurrence)
+    fields: dict[str, Any] = dict(num_encoder_layers=layers, num_decoder_layers=layers)
+    fields |= dict(architecture=architecture, recurrence=recurrence)
     if architecture == "encoder_only":
-        own["head"] = "masked_tokens"
-    return settings(RecurrentConfig, "model", **(sizes | own | changes))
+        fields["head"] = "masked_tokens"
+    return settings(RecurrentConfig, "model", **(sizes | fields | changes))
 
 
 # Every row of the recurrent models, in each of its shapes.
@@ -243,12 +243,12 @@ def apply_function(config: Any):
 @functools.cache
 def init_function(config: Any):
     """(key, batch) -> boxed parameters, profiled (admin) with dropout where the rates say so."""
-    init, made = family_of(config).init, model(config)
+    init, module = family_of(config).init, model(config)
     # A recurrent model's scans over time are long; and models of other sizes share few operations.
     sizes = {name: getattr(config, name) for name in ("d_model", "vocab_size")}
     shared = isinstance(config, TransformerConfig) and sizes.items() <= SIZES.items()
     run = stepwise if shared else jax.jit
-    return run(lambda key, batch: init(made, key, read_by(config, batch)))
+    return run(lambda key, batch: init(module, key, read_by(config, batch)))
 
 
 @functools.cache
@@ -266,10 +266,10 @@ def flat(tree: dict, is_leaf=None) -> dict:
 @functools.cache
 def train_function(config: Any):
     """(params, batch, dropout key) -> logits with dropout, compiled likewise."""
-    made = model(config)
+    module = model(config)
 
     def apply(params, batch, key):
         batch, rngs = read_by(config, batch), {"dropout": key}
-        return made.apply({"params": params}, batch, deterministic=False, rngs=rngs)
+        return module.apply({"params": params}, batch, deterministic=False, rngs=rngs)
 
     return jax.jit(apply)

@@ -36,7 +36,7 @@ def test_adjacent_queries_share_a_key_and_a_value(score):
     def cached(module):
         return module.cached(x, module.slots(y), mask)
 
-    own, grouped = (
+    multi_head, grouped = (
         Attention(tiny.config(num_heads=4, head_dim=4, num_kv_heads=count, attention_score=score))
         for count in (None, 2)
     )
@@ -52,11 +52,11 @@ def test_adjacent_queries_share_a_key_and_a_value(score):
     }
     expected, *others = (
         np.asarray(module.apply({"params": w}, method=method))
-        for module, w in ((own, repeated), (grouped, params))
+        for module, w in ((multi_head, repeated), (grouped, params))
         for method in (attend, cached)
     )
-    for found in others:
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for output in others:
+        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_additive_vector_is_drawn_as_a_kernel_of_one_output_for_each_head():
@@ -74,8 +74,8 @@ def _logits():
     """Of heads whose first query sees nothing, and others some of their keys."""
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 3, (B, 2, T, S)).astype(np.float32)
-    seen = (generator.random((B, 1, T, S)) < 0.6) & (np.arange(T) > 0)[:, None]
-    return jnp.where(seen, logits, MASKED), seen
+    mask = (generator.random((B, 1, T, S)) < 0.6) & (np.arange(T) > 0)[:, None]
+    return jnp.where(mask, logits, MASKED), mask
 
 
 def test_a_sink_of_minus_infinity_is_a_softmax_and_one_of_0_is_off_by_one():
@@ -88,27 +88,27 @@ def test_a_sink_of_minus_infinity_is_a_softmax_and_one_of_0_is_off_by_one():
     np.testing.assert_array_equal(sink(logits, jnp.full(2, -np.inf))[:, :, 1:], plain[:, :, 1:])
     np.testing.assert_array_equal(sink(logits, jnp.zeros(2)), off_by_one(logits))
     # An added logit is one of each head's.
-    own = sink(logits, jnp.array([-np.inf, 0.0]))
-    np.testing.assert_array_equal(own[:, 0, 1:], plain[:, 0, 1:])
-    np.testing.assert_array_equal(own[:, 1], off_by_one(logits)[:, 1])
+    weights = sink(logits, jnp.array([-np.inf, 0.0]))
+    np.testing.assert_array_equal(weights[:, 0, 1:], plain[:, 0, 1:])
+    np.testing.assert_array_equal(weights[:, 1], off_by_one(logits)[:, 1])
 
 
 @pytest.mark.parametrize("name", ATTENTION_WEIGHTS)
 def test_what_is_not_seen_has_no_weight_and_changes_none(name):
     """Neither by its score nor by how much of it there is; rows that see nothing stay finite."""
-    logits, seen = _logits()
+    logits, mask = _logits()
     weigh = functools.partial(ATTENTION_WEIGHTS[name], sink=jnp.ones(2))
     weights = np.asarray(weigh(logits))
     assert np.all(np.isfinite(weights)) and np.all(weights >= 0)
-    assert not np.any(weights[:, :, 1:][~np.broadcast_to(seen, weights.shape)[:, :, 1:]])
+    assert not np.any(weights[:, :, 1:][~np.broadcast_to(mask, weights.shape)[:, :, 1:]])
     more = jnp.pad(logits, [(0, 0)] * 3 + [(0, 4)], constant_values=MASKED)
     np.testing.assert_allclose(weigh(more)[:, :, 1:, :S], weights[:, :, 1:], rtol=1e-6)
     # In two halves that belong together, as hypotheses of a beam
     halves = jnp.moveaxis(jnp.pad(logits, [(0, 0)] * 3 + [(0, 1)], constant_values=MASKED), -1, 0)
     halves = jnp.moveaxis(halves.reshape(2, -1, *halves.shape[1:]), (0, 1), (1, -1))
-    found = np.moveaxis(np.asarray(weigh(halves, axis=(1, -1))), 1, -2)
-    found = found.reshape(*logits.shape[:3], -1)
-    np.testing.assert_allclose(found[:, :, 1:, :S], weights[:, :, 1:], rtol=1e-6)
+    of_halves = np.moveaxis(np.asarray(weigh(halves, axis=(1, -1))), 1, -2)
+    of_halves = of_halves.reshape(*logits.shape[:3], -1)
+    np.testing.assert_allclose(of_halves[:, :, 1:, :S], weights[:, :, 1:], rtol=1e-6)
     sums = weights[:, :, 1:].sum(-1)
     assert np.allclose(sums, 1, rtol=1e-5) == (name == "softmax")
 
@@ -125,14 +125,14 @@ def test_a_gate_halves_what_attention_adds_at_first(gate):
         return out, module.cached(x, module.slots(x), mask)
 
     plain, gated = (Attention(tiny.config(attention_gate=name)) for name in ("none", gate))
-    expected, found = (
+    expected, actual = (
         nn.unbox(module.init_with_output(jax.random.key(0), method=attend))
         for module in (plain, gated)
     )
-    for half, whole in zip(found[0], expected[0], strict=True):
+    for half, whole in zip(actual[0], expected[0], strict=True):
         np.testing.assert_array_equal(2 * half, whole)
-    assert not np.any(found[1]["params"].pop("gate"))
-    jax.tree.map(np.testing.assert_array_equal, found[1], expected[1])
+    assert not np.any(actual[1]["params"].pop("gate"))
+    jax.tree.map(np.testing.assert_array_equal, actual[1], expected[1])
 
 
 def test_the_mass_of_an_added_logit_is_shown():
@@ -140,15 +140,15 @@ def test_the_mass_of_an_added_logit_is_shown():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(B, T, 16)), jnp.float32)
     module = Attention(tiny.config(attention_weights="sink"))
     arguments = x, x, jnp.ones((B, T, T), bool)
-    drawn = nn.unbox(module.init(jax.random.key(0), *arguments, deterministic=True))
-    w = drawn["params"] | {"sink": jnp.array([0.5, -1.0])}
+    variables = nn.unbox(module.init(jax.random.key(0), *arguments, deterministic=True))
+    w = variables["params"] | {"sink": jnp.array([0.5, -1.0])}
     apply = functools.partial(module.apply, deterministic=True, mutable=["intermediates"])
-    found: Any = apply({"params": w}, *arguments)
-    shown = found[1]["intermediates"]
+    outputs: Any = apply({"params": w}, *arguments)
+    readings = outputs[1]["intermediates"]
     q, k = (np.einsum("BTD,DHK->BHTK", x, w[name]) for name in ("query", "key"))
     scores = q @ np.swapaxes(k, -1, -2) / 8**0.5
     column = np.broadcast_to(np.asarray(w["sink"])[:, None, None], (B, 2, T, 1))
     exact = np.exp(np.concatenate([scores, column], -1))
     exact = exact / exact.sum(-1, keepdims=True)
-    np.testing.assert_allclose(shown["weights"], exact[..., :-1], rtol=1e-4)
-    np.testing.assert_allclose(1 - np.sum(shown["weights"], axis=-1), exact[..., -1], rtol=1e-4)
+    np.testing.assert_allclose(readings["weights"], exact[..., :-1], rtol=1e-4)
+    np.testing.assert_allclose(1 - np.sum(readings["weights"], axis=-1), exact[..., -1], rtol=1e-4)

@@ -36,12 +36,12 @@ def drop(x, rate, seed=0, deterministic=False):
 @pytest.mark.parametrize(("rate", "width"), [(0.1, 64), (0.5, 33), (0.9, 33)])
 def test_entries_are_zero_or_scaled_and_the_expectation_is_kept(rate, width):
     y = np.asarray(drop(jnp.ones((500, width)), rate))
-    kept = y > 0
-    assert within(np.mean(kept), 1 - rate, y.size)
-    np.testing.assert_allclose(y[kept], 1 / (1 - rate), rtol=1e-6)
+    mask = y > 0
+    assert within(np.mean(mask), 1 - rate, y.size)
+    np.testing.assert_allclose(y[mask], 1 / (1 - rate), rtol=1e-6)
     # Entries of a row share its random words, and entries of a column their number.
     for shift in (1, 2, 16):
-        for one, other in ((kept[:, shift:], kept[:, :-shift]), (kept[shift:], kept[:-shift])):
+        for one, other in ((mask[:, shift:], mask[:, :-shift]), (mask[shift:], mask[:-shift])):
             assert within(np.mean(one & other), (1 - rate) ** 2, one.size)
 
 
@@ -137,12 +137,12 @@ def shown_in_training(config):
 def branch_masks(config, batch, seed=0):
     """Which entries of each residual branch are kept, by its place."""
     params, batch = {"params": tiny.random_parameters(config)}, tiny.read_by(config, batch)
-    seen = shown_in_training(config)(params, batch, jax.random.key(seed))["intermediates"]
+    by_stack = shown_in_training(config)(params, batch, jax.random.key(seed))["intermediates"]
     return {
         (stack, kind, layer): mask
         for stack, kinds in tiny.stacks(config).items()
         for kind in kinds
-        for layer, mask in enumerate(np.asarray(seen[stack][f"{kind}_residual"]["branch"]) != 0)
+        for layer, mask in enumerate(np.asarray(by_stack[stack][f"{kind}_residual"]["branch"]) != 0)
     }
 
 

@@ -44,5 +44,5 @@ def test_norm_keeps_its_digits_where_the_mean_is_large(kind, offset):
 
 def test_what_stands_in_for_a_norm_starts_from_its_papers_numbers():
     for kind, numbers in (("dyt", {"alpha": 0.5}), ("derf", {"alpha": 0.5, "shift": 0.0})):
-        drawn = nn.unbox(Norm(kind, 1e-5).init(jax.random.key(0), jnp.ones((2, 4)))["params"])
-        assert {name: float(drawn[name]) for name in numbers} == numbers
+        params = nn.unbox(Norm(kind, 1e-5).init(jax.random.key(0), jnp.ones((2, 4)))["params"])
+        assert {name: float(params[name]) for name in numbers} == numbers

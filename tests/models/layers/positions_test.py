@@ -44,28 +44,28 @@ SHORT = "longrope", "short_factor=1.5,1,2,3", LENGTH
 def test_scaled_rotations_are_those_of_transformers(scaling):
     """At a base and a length of training that bite. Half of the channels turn."""
     transformers = pytest.importorskip("transformers")
-    kind, *given = scaling
+    kind, *settings = scaling
     rope: dict[str, Any] = dict(rope_type=kind, rope_theta=50.0, partial_rotary_factor=0.5)
-    rope |= {name: literal_eval(number) for name, number in (text.split("=") for text in given)}
+    rope |= {name: literal_eval(number) for name, number in (text.split("=") for text in settings)}
     rope["long_factor"] = rope.get("short_factor")
     theirs = transformers.LlamaConfig(rope_parameters=rope, hidden_size=64, num_attention_heads=4)
     scale = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[kind]
     inverse, gain = scale(theirs, seq_len=9)
-    found = rotation(jnp.arange(9)[None], 8, 50.0, scaling)
+    turns = rotation(jnp.arange(9)[None], 8, 50.0, scaling)
     angles = np.outer(np.arange(9), inverse.numpy())
-    np.testing.assert_allclose(found.cos[0], gain * np.cos(angles), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found.sin[0], gain * np.sin(angles), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(turns.cos[0], gain * np.cos(angles), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(turns.sin[0], gain * np.sin(angles), rtol=1e-4, atol=1e-5)
     bounded = kind in ("longrope", "dynamic")
-    own = tiny.config(positions="rotary", rotary_fraction=0.5, head_dim=16, rotary_scaling=scaling)
-    assert own.longest_row == (16 if bounded else None)
+    case = tiny.config(positions="rotary", rotary_fraction=0.5, head_dim=16, rotary_scaling=scaling)
+    assert case.longest_row == (16 if bounded else None)
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_buckets_are_those_of_t5(bidirectional):
     """The published formula, place by place; every bucket has a distance, and its own side."""
     distances = np.arange(-600, 601)
-    found = np.asarray(buckets(jnp.asarray(distances), bidirectional=bidirectional))
+    numbers = np.asarray(buckets(jnp.asarray(distances), bidirectional=bidirectional))
     expected = [reference.bucket(int(d), bidirectional) for d in distances]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(numbers, expected)
     # Of keys after the query, those of 0 are not there: a distance of 0 is not behind.
-    assert set(found.tolist()) == set(range(32)) - ({16} if bidirectional else set())
+    assert set(numbers.tolist()) == set(range(32)) - ({16} if bidirectional else set())

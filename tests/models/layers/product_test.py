@@ -30,10 +30,10 @@ def test_value_and_gradients_are_those_of_an_einsum(dtype, formula, x_shape, ker
     close = functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
 
     expected, their_back = jax.vjp(einsum, x, kernel)
-    got, our_back = jax.vjp(lambda x, kernel: product(formula, x, kernel, jnp.float32), x, kernel)
+    value, our_back = jax.vjp(lambda x, kernel: product(formula, x, kernel, jnp.float32), x, kernel)
     weights = jnp.asarray(generator.normal(size=expected.shape), jnp.float32)
 
-    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(value, expected)
     close(kernel_first(formula, x, kernel, jnp.float32), expected)
     for ours, theirs in zip(our_back(weights), their_back(weights), strict=True):
         assert ours.dtype == theirs.dtype == dtype

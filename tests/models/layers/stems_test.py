@@ -20,10 +20,10 @@ GRID, SIDE = (3, 4), 4  # rows and columns of patches of the largest image, pixe
 
 
 def config(stem, **changes) -> Any:
-    own = dict(architecture="encoder_only", head="image_classes", num_labels=3, inputs="patches")
-    own |= dict(stem=stem, patch_size=SIDE, prefix_tokens=0, grid=GRID, positions="sincos_2d")
-    own |= dict(resnet_depths=(2,), resnet_width=4)
-    return tiny.config("pre_ln", **(own | dict(pixel_mean=(0.4, 0.5, 0.6)) | changes))
+    fields = dict(architecture="encoder_only", head="image_classes", num_labels=3, inputs="patches")
+    fields |= dict(stem=stem, patch_size=SIDE, prefix_tokens=0, grid=GRID, positions="sincos_2d")
+    fields |= dict(resnet_depths=(2,), resnet_width=4)
+    return tiny.config("pre_ln", **(fields | dict(pixel_mean=(0.4, 0.5, 0.6)) | changes))
 
 
 def batch_of(sizes, prefix=0, length=16, packed=False):
@@ -37,10 +37,10 @@ def batch_of(sizes, prefix=0, length=16, packed=False):
         "inputs_positions": np.zeros((rows, length), np.int32),
     }
     start = 0
-    for number, (size, own) in enumerate(zip(sizes, pixels, strict=True)):
+    for number, (size, image) in enumerate(zip(sizes, pixels, strict=True)):
         row, segment, start = (0, number + 1, start) if packed else (number, 1, 0)
-        end = start + prefix + len(images.patches(own, SIDE))
-        batch["inputs"][row, start + prefix : end] = images.patches(own, SIDE)
+        end = start + prefix + len(images.patches(image, SIDE))
+        batch["inputs"][row, start + prefix : end] = images.patches(image, SIDE)
         batch["grid"][row, start + prefix : end] = images.grid(*size)
         batch["inputs_segment_ids"][row, start:end] = segment
         batch["inputs_positions"][row, start:end] = np.arange(end - start)
@@ -48,19 +48,19 @@ def batch_of(sizes, prefix=0, length=16, packed=False):
     return batch, pixels
 
 
-def drawn(init, *given):
+def sample(init, *args):
     """Random values for every parameter, so that none is neutral."""
-    shapes, draw = nn.unbox(jax.eval_shape(init, jax.random.key(0), *given)), RNG.normal
+    shapes, draw = nn.unbox(jax.eval_shape(init, jax.random.key(0), *args)), RNG.normal
     return jax.tree.map(lambda leaf: jnp.asarray(draw(0, 0.3, leaf.shape), jnp.float32), shapes)
 
 
 def embedded(config, batch):
     """What the embedding makes of a batch, and its parameters in float64."""
     module = PatchEmbedding(config)
-    given = [batch[n] for n in ("inputs", "grid", "inputs_segment_ids", "inputs_positions")]
-    params = drawn(module.init, *given)
-    found = np.asarray(jax.jit(module.apply)(params, *given))
-    return found, jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
+    args = [batch[n] for n in ("inputs", "grid", "inputs_segment_ids", "inputs_positions")]
+    params = sample(module.init, *args)
+    vectors = np.asarray(jax.jit(module.apply)(params, *args))
+    return vectors, jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
 
 
 def convolved(x, kernel, bias, stride, pad):
@@ -68,53 +68,57 @@ def convolved(x, kernel, bias, stride, pad):
     side, (height, width, _) = len(kernel), x.shape
     padded = np.pad(x, ((pad, pad), (pad, pad), (0, 0)))
     rows, columns = ((n + 2 * pad - side) // stride + 1 for n in (height, width))
-    found = np.zeros((rows, columns, kernel.shape[-1])) + bias
+    output = np.zeros((rows, columns, kernel.shape[-1])) + bias
     for i in range(side):
         for j in range(side):
             part = padded[i : i + stride * rows : stride, j : j + stride * columns : stride]
-            found += part[:rows, :columns] @ kernel[i, j]
-    return found
+            output += part[:rows, :columns] @ kernel[i, j]
+    return output
 
 
 def test_the_linear_stem_is_a_convolution_whose_stride_is_its_size():
-    own = config("patches")
+    settings = config("patches")
     batch, pixels = batch_of([(3, 4), (2, 3)])
-    found, params = embedded(own, batch)
+    vectors, params = embedded(settings, batch)
     kernel = params["stem"]["kernel"].reshape(SIDE, SIDE, 3, -1)
     for row, image in enumerate(pixels):
-        x = (image / 255 - own.pixel_mean) / own.pixel_std
-        expected = convolved(x, kernel, params["stem"]["bias"], SIDE, 0).reshape(-1, own.d_model)
-        np.testing.assert_allclose(found[row, : len(expected)], expected, rtol=1e-4, atol=1e-5)
+        x = (image / 255 - settings.pixel_mean) / settings.pixel_std
+        expected = convolved(x, kernel, params["stem"]["bias"], SIDE, 0).reshape(
+            -1, settings.d_model
+        )
+        np.testing.assert_allclose(vectors[row, : len(expected)], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_convolutional_stem_sees_each_image_as_if_it_were_alone():
     """Also one that is smaller than others: what lies beyond is 0, as around any image."""
-    own = config("conv")
+    settings = config("conv")
     batch, pixels = batch_of([(3, 4), (2, 3), (1, 1)])
-    found, params = embedded(own, batch)
+    vectors, params = embedded(settings, batch)
     stem = params["stem"]
     assert {name for name in stem if "bias" not in name} == {"conv_0", "conv_1", "projection"}
     for row, image in enumerate(pixels):
-        x = (image / 255 - own.pixel_mean) / own.pixel_std
+        x = (image / 255 - settings.pixel_mean) / settings.pixel_std
         for name in ("conv_0", "conv_1"):
             x = np.maximum(convolved(x, stem[name], stem[f"{name}_bias"], 2, 1), 0)
-        x = convolved(x, stem["projection"], stem["projection_bias"], 1, 0).reshape(-1, own.d_model)
-        np.testing.assert_allclose(found[row, : len(x)], x, rtol=1e-4, atol=1e-4)
+        x = convolved(x, stem["projection"], stem["projection_bias"], 1, 0).reshape(
+            -1, settings.d_model
+        )
+        np.testing.assert_allclose(vectors[row, : len(x)], x, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("stem", ["resnet", "resnet_basic"])
 def test_a_resnet_is_its_convolutions_norms_and_shortcuts(stem):
-    own = config(stem, patch_size=8, grid=(2, 3), resnet_depths=(1, 2))
+    settings = config(stem, patch_size=8, grid=(2, 3), resnet_depths=(1, 2))
     x, grid = RNG.normal(size=(16, 24, 3)).astype(np.float32), images.grid(2, 3)
-    given = images.patches(x, 8)[None], grid[None], np.ones((1, 6), bool)
-    module = STEMS[stem].module(own)
-    variables = drawn(module.init, *given)
-    found = np.asarray(module.apply(variables, *given))[0]
+    args = images.patches(x, 8)[None], grid[None], np.ones((1, 6), bool)
+    module = STEMS[stem].module(settings)
+    variables = sample(module.init, *args)
+    vectors = np.asarray(module.apply(variables, *args))[0]
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
 
-    def normed(x, own, stride):
-        found = convolved(x, own["kernel"], 0.0, stride, len(own["kernel"]) // 2)
-        return found * own["scale"] + own["offset"]
+    def normed(x, weights, stride):
+        output = convolved(x, weights["kernel"], 0.0, stride, len(weights["kernel"]) // 2)
+        return output * weights["scale"] + weights["offset"]
 
     x = np.pad(np.maximum(normed(x, params["entry"], 2), 0), ((1, 1), (1, 1), (0, 0)))
     x = np.stack([x[i : i + 8 : 2, j : j + 12 : 2] for i in range(3) for j in range(3)]).max(0)
@@ -130,16 +134,16 @@ def test_a_resnet_is_its_convolutions_norms_and_shortcuts(stem):
         x = np.maximum(before + x, 0)
     assert ("shortcut" in params["stage_0_block_0"]) == (stem == "resnet")
     expected = x.reshape(6, -1) @ params["projection"] + params["projection_bias"]
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+    np.testing.assert_allclose(vectors, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("changes", [{"patch_size": 8}, {"resnet_depths": (0,)}])
 def test_a_resnet_that_does_not_make_a_vector_of_each_patch_is_refused(changes):
-    own = config("resnet", **changes)
-    side = own.patch_size
-    given = np.zeros((1, 12, side**2 * 3), "f4"), np.zeros((1, 12, 4), "i4"), np.ones((1, 12), bool)
+    settings = config("resnet", **changes)
+    side = settings.patch_size
+    args = np.zeros((1, 12, side**2 * 3), "f4"), np.zeros((1, 12, 4), "i4"), np.ones((1, 12), bool)
     with pytest.raises(ValueError, match="stages, which make a vector of 4x4 pixels"):
-        jax.eval_shape(STEMS["resnet"].module(own).init, jax.random.key(0), *given)
+        jax.eval_shape(STEMS["resnet"].module(settings).init, jax.random.key(0), *args)
 
 
 def test_a_canvas_gives_back_what_was_laid_on_it():
@@ -154,20 +158,20 @@ def test_a_canvas_gives_back_what_was_laid_on_it():
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_places_before_the_patches_have_vectors_of_their_own(stem):
-    own = config(stem, prefix_tokens=2)
+    settings = config(stem, prefix_tokens=2)
     (batch, _) = batch_of([(3, 4)], prefix=2)
-    found, params = embedded(own, batch)
-    np.testing.assert_array_equal(found[0, :2], params["prefix"])
-    assert np.unique(found[0, 2:14], axis=0).shape == (12, own.d_model)
+    vectors, params = embedded(settings, batch)
+    np.testing.assert_array_equal(vectors[0, :2], params["prefix"])
+    assert np.unique(vectors[0, 2:14], axis=0).shape == (12, settings.d_model)
 
 
 def test_a_convolution_that_cannot_halve_a_patch_is_refused():
     """Before anything is computed: its shapes are asked for alone."""
     grid = np.zeros((1, 16, 4), np.int32)
     for changes in ({"patch_size": 6}, {"d_model": 15, "head_dim": 4}):
-        own = config("conv", positions="learned", **changes)
-        patches = np.zeros((1, 16, own.patch_size**2 * 3), np.uint8)
-        module = PatchEmbedding(own)
+        settings = config("conv", positions="learned", **changes)
+        patches = np.zeros((1, 16, settings.patch_size**2 * 3), np.uint8)
+        module = PatchEmbedding(settings)
         with pytest.raises(ValueError, match="model.stem='conv' halves model.patch_size="):
             jax.eval_shape(
                 module.init, jax.random.key(0), patches, grid, grid[..., 0], grid[..., 0]
@@ -181,8 +185,8 @@ def sines(name, place, d_model):
     """One vector, number by number."""
     row, column, rows, columns = place
     if name == "sincos_2d":
-        own = [10000 ** (-i / (d_model / 4 - 1)) for i in range(d_model // 4)]
-        return [f(at * w) for at in (column, row) for f in (np.sin, np.cos) for w in own]
+        frequencies = [10000 ** (-i / (d_model / 4 - 1)) for i in range(d_model // 4)]
+        return [f(at * w) for at in (column, row) for f in (np.sin, np.cos) for w in frequencies]
     vector = []
     for at, count in ((row, rows), (column, columns)):
         share = (at + 1) / (count + 1e-6) * 2 * np.pi
@@ -196,8 +200,8 @@ def sines(name, place, d_model):
 def test_sines_of_rows_and_columns_are_those_of_the_papers_code(name):
     batch, _ = batch_of([(3, 4), (2, 2)], prefix=1)
     function = getattr(positions, name)
-    found = np.asarray(function(None, jnp.asarray(batch["grid"]), 16))
-    for vectors, grid in zip(found, batch["grid"], strict=True):
+    encodings = np.asarray(function(None, jnp.asarray(batch["grid"]), 16))
+    for vectors, grid in zip(encodings, batch["grid"], strict=True):
         for vector, place in zip(vectors, grid, strict=True):
             expected = sines(name, place, 16) if place[2] else np.zeros(16)
             np.testing.assert_allclose(vector, expected, atol=1e-5)
@@ -208,15 +212,15 @@ def test_sines_of_rows_and_columns_are_those_of_the_papers_code(name):
 
 @pytest.mark.parametrize("kind", positions.POSITIONS)
 def test_images_of_several_sizes_packed_in_a_row_are_seen_as_if_alone(kind):
-    own = config("patches", prefix_tokens=1, pooling="first", positions=kind, max_length=40)
+    settings = config("patches", prefix_tokens=1, pooling="first", positions=kind, max_length=40)
     sizes = [(2, 3), (3, 4), (1, 2)]
     packed, pixels = batch_of(sizes, 1, 40, packed=True)
     alone, _ = batch_of(sizes, 1, 40)
     for row, image in enumerate(pixels):
         patches = images.patches(image, SIDE)
         alone["inputs"][row, 1 : 1 + len(patches)] = patches
-    model = tiny.model(own)
-    params = drawn(lambda key, batch: FAMILIES["transformer"].init(model, key, batch), packed)
+    model = tiny.model(settings)
+    params = sample(lambda key, batch: FAMILIES["transformer"].init(model, key, batch), packed)
     apply = jax.jit(functools.partial(model.apply, deterministic=True))
     together, apart = (apply({"params": params}, batch) for batch in (packed, alone))
     starts = np.flatnonzero(packed["inputs_positions"][0] == 0)[:3]
@@ -225,14 +229,14 @@ def test_images_of_several_sizes_packed_in_a_row_are_seen_as_if_alone(kind):
 
 
 def test_the_mean_of_an_image_is_of_its_patches_alone():
-    own = config("patches", prefix_tokens=2, pooling="mean")
+    settings = config("patches", prefix_tokens=2, pooling="mean")
     batch, _ = batch_of([(3, 4), (2, 3)], prefix=2)
-    model = tiny.model(own)
-    params = drawn(lambda key, batch: FAMILIES["transformer"].init(model, key, batch), batch)
+    model = tiny.model(settings)
+    params = sample(lambda key, batch: FAMILIES["transformer"].init(model, key, batch), batch)
     apply = functools.partial(model.apply, method="embed", mutable=["intermediates"])
-    found, shown = jax.jit(apply)({"params": params}, batch)
-    encoded = np.asarray(shown["intermediates"]["encoder_output"])
+    vectors, variables = jax.jit(apply)({"params": params}, batch)
+    encoded = np.asarray(variables["intermediates"]["encoder_output"])
     for row, grid in enumerate(batch["grid"]):
         patches = encoded[row, grid[:, 2] > 0]
-        tiny.assert_close(found[row, 0], patches.mean(axis=0))
+        tiny.assert_close(vectors[row, 0], patches.mean(axis=0))
         assert np.abs(encoded[row, 0] - patches.mean(axis=0)).max() > 0.1

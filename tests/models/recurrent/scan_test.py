@@ -41,20 +41,20 @@ def test_a_scan_and_its_gradients_are_those_of_a_plain_one(remat, reverse):
     kernels["up"] = kernels["up"].reshape(WIDTH, 10)
     constants, carry = {"bias": draw(10)}, draw(ROWS, WIDTH)
     inputs = {"in": draw(LENGTH, ROWS, WIDTH), "start": generator.random((LENGTH, ROWS)) < 0.3}
-    own = functools.partial(scan, step, dtype=jnp.dtype("float32"), remat=remat, reverse=reverse)
+    ours = functools.partial(scan, step, dtype=jnp.dtype("float32"), remat=remat, reverse=reverse)
 
     def loss(function, kernels, constants, carry, x):
         out = function(kernels, constants, carry, {**inputs, "in": x})
         return sum(jnp.sum(jnp.cos(3 * leaf)) for leaf in jax.tree.leaves(out))
 
     arguments = kernels, constants, carry, inputs["in"]
-    expected, found = (
+    expected, outputs = (
         jax.jit(jax.value_and_grad(functools.partial(loss, function), argnums=(0, 1, 2, 3)))(
             *arguments
         )
-        for function in (functools.partial(plain, reverse=reverse), own)
+        for function in (functools.partial(plain, reverse=reverse), ours)
     )
-    jax.tree.map(assert_close, found, expected)
+    jax.tree.map(assert_close, outputs, expected)
 
 
 def test_a_tapes_gradients_are_those_of_a_plain_scan():
@@ -83,6 +83,6 @@ def test_a_tapes_gradients_are_those_of_a_plain_scan():
         start = tape._empty(rows, length, width)
         return jax.lax.scan(body, start, (jnp.arange(length), inputs))[0]
 
-    found, expected = (jax.jit(jax.grad(own))(params) for own in (loss, slow))
-    jax.tree.map(assert_close, found, expected)
-    assert all(np.abs(leaf).max() > 1e-4 for leaf in jax.tree.leaves(found))
+    gradients, expected = (jax.jit(jax.grad(function))(params) for function in (loss, slow))
+    jax.tree.map(assert_close, gradients, expected)
+    assert all(np.abs(leaf).max() > 1e-4 for leaf in jax.tree.leaves(gradients))

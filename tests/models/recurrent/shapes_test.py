@@ -19,18 +19,18 @@ def test_logits_equal_slow_numpy(name):
     architecture = "decoder_only" if name in ("gru", "lstm") else ""
     config = tiny.recurrent(name, architecture)
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
-    found = batches.by_example(batch, "targets", tiny.apply_function(config)(params, batch))
+    outputs = batches.by_example(batch, "targets", tiny.apply_function(config)(params, batch))
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     sources = batches.by_example(batch, "inputs", batch["inputs"])
     targets = batches.by_example(batch, "targets", batch["targets"])
-    for logits, source, target in zip(found, sources, targets, strict=True):
+    for logits, source, target in zip(outputs, sources, targets, strict=True):
         read = np.append(config.bos_id, target[:-1])
         assert_close(logits, reference.LOGITS[name](params, source, read))
 
 
 def test_an_embeddings_scale_and_a_bias_of_logits_are_what_they_are_in_a_transformer():
-    own = dict(tied_embeddings="none", logits_bias=True, embedding_scale=0.5)
-    config = tiny.recurrent("lstm", "decoder_only", **own)
+    settings = dict(tied_embeddings="none", logits_bias=True, embedding_scale=0.5)
+    config = tiny.recurrent("lstm", "decoder_only", **settings)
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
     factor = config.embedding_scale / config.d_model**0.5
     plain = {"embedding": jax.tree.map(lambda leaf: factor * leaf, params["embedding"])}
@@ -48,12 +48,12 @@ def test_a_scale_draws_all_parameters_alike():
     leaves = tiny.flat(tiny.initial_parameters(scaled))
     plain = dataclasses.replace(scaled, init_scale=None)
     assert tiny.roles(scaled) == tiny.roles(plain)
-    drawn = np.concatenate([np.ravel(leaf) for leaf in leaves.values()])
-    assert len(np.unique(drawn)) > 0.95 * len(drawn) and np.abs(drawn).max() <= 0.1
+    draws = np.concatenate([np.ravel(leaf) for leaf in leaves.values()])
+    assert len(np.unique(draws)) > 0.95 * len(draws) and np.abs(draws).max() <= 0.1
     # Of a uniform distribution: its quantiles, within five standard errors.
     for share in (0.05, 0.25, 0.5, 0.75, 0.95):
-        error = 5 * (share * (1 - share) / len(drawn)) ** 0.5
-        assert abs(np.mean(drawn < 0.2 * share - 0.1) - share) < error
+        error = 5 * (share * (1 - share) / len(draws)) ** 0.5
+        assert abs(np.mean(draws < 0.2 * share - 0.1) - share) < error
     assert all(np.abs(leaf).max() > 0.05 for leaf in leaves.values())
 
 

@@ -80,10 +80,10 @@ def test_omega_of_one_is_post_ln_bit_for_bit():
 
     plain = tiny.config("post_ln", architecture="decoder_only")
     expected = readings(plain, initialisation._without_omegas(params))
-    found = readings(config, ones)
-    assert expected.keys() == {path for path in found if "omega" not in path}
+    leaves = readings(config, ones)
+    assert expected.keys() == {path for path in leaves if "omega" not in path}
     for path, value in expected.items():
-        np.testing.assert_array_equal(found[path], value, err_msg=path)
-    assert all(np.any(value) for path, value in found.items() if "omega" in path)
+        np.testing.assert_array_equal(leaves[path], value, err_msg=path)
+    assert all(np.any(value) for path, value in leaves.items() if "omega" in path)
     other = tiny.apply_function(config)(params, batch)
     assert not np.array_equal(other, expected["logits"])

@@ -70,11 +70,11 @@ def test_each_kernel_of_each_layer_has_its_deviation(name):
             place = PLACES[leaf]
         else:
             continue
-        for layer, own in enumerate(kernel if path.startswith(("enc", "dec")) else [kernel], 1):
+        for layer, draw in enumerate(kernel if path.startswith(("enc", "dec")) else [kernel], 1):
             deviation = wanted[place]
             deviation = deviation(layer) if callable(deviation) else deviation
             # A normal sample's deviation has a standard error of 1 / sqrt(2 n).
-            assert np.std(own) == pytest.approx(deviation, rel=5 / math.sqrt(2 * own.size)), path
+            assert np.std(draw) == pytest.approx(deviation, rel=5 / math.sqrt(2 * draw.size)), path
             checked += 1
     assert checked >= (6 + gated) * L + 2
 

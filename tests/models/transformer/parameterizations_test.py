@@ -67,30 +67,30 @@ def sized(name, factor=1, layers=LAYERS, **changes):
     return tiny.config(**(widths | depths | base | APART | changes), parameterization=name)
 
 
-def check_share(found, name, own, width, depth, path):
+def check_share(factors, name, group, width, depth, path):
     """That a parameter of this kind has the factors of the formulas."""
-    draw, multiplier, rate, epsilon = WIDTHS[name].get(own, (0, 0, 0, 0))
-    if own in ("vector", "head"):
-        epsilon = WIDTHS[name]["embedding"][3] + (own == "head")
-    alpha = ALPHAS.get(name, 0.0) if own != "other" else 0.0
+    draw, multiplier, rate, epsilon = WIDTHS[name].get(group, (0, 0, 0, 0))
+    if group in ("vector", "head"):
+        epsilon = WIDTHS[name]["embedding"][3] + (group == "head")
+    alpha = ALPHAS.get(name, 0.0) if group != "other" else 0.0
     deep = depth if alpha else 1
-    assert found.deviation == pytest.approx(width**draw), path
-    assert found.multiplier == pytest.approx(width**multiplier), path
-    assert found.learning_rate == pytest.approx(width**rate * deep ** (alpha - 1)), path
-    assert found.epsilon == pytest.approx(width**epsilon * deep**-alpha), path
+    assert factors.deviation == pytest.approx(width**draw), path
+    assert factors.multiplier == pytest.approx(width**multiplier), path
+    assert factors.learning_rate == pytest.approx(width**rate * deep ** (alpha - 1)), path
+    assert factors.epsilon == pytest.approx(width**epsilon * deep**-alpha), path
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_each_kind_of_parameter_has_the_factors_of_its_row(name):
     factor, layers = 4, 6
-    own = dict(architecture="decoder_only", residual="admin", qk_norm=True, positions="learned")
-    config = sized(name, factor, layers, **own, logits_bias=True)
+    changes = dict(architecture="decoder_only", residual="admin", qk_norm=True, positions="learned")
+    config = sized(name, factor, layers, **changes, logits_bias=True)
     alpha, depth = ALPHAS.get(name, 0.0), layers / LAYERS
     kinds = set()
     for path, role in tiny.roles(config).items():
-        kinds.add(own := kind(path))
+        kinds.add(group := kind(path))
         in_stack = path.startswith("decoder/")
-        check_share(role.share, name, own, factor, depth if in_stack else 1, path)
+        check_share(role.share, name, group, factor, depth if in_stack else 1, path)
     assert kinds == {"embedding", "hidden", "output", "head", "vector", "other"}
     branch = branch_multiplier(config, "decoder")
     assert branch == pytest.approx(depth**-alpha if alpha else 1)
@@ -112,10 +112,10 @@ def test_draws_have_the_deviation_of_the_row(name, shape):
         for config in (sized("standard", **sizes), sized(name, factor, **sizes))
     )
     for path, leaf in large.items():
-        if (own := kind(path)) not in WIDTHS[name] or leaf.ndim < 2:
+        if (group := kind(path)) not in WIDTHS[name] or leaf.ndim < 2:
             continue
-        checked.add(own)
-        expected = np.std(small[path]) * factor ** WIDTHS[name][own][0]
+        checked.add(group)
+        expected = np.std(small[path]) * factor ** WIDTHS[name][group][0]
         # The one of the small model is a sample, too.
         error = 4 * (0.5 / small[path].size + 0.5 / leaf.size) ** 0.5
         assert abs(np.std(leaf) / expected - 1) < error, path
@@ -152,11 +152,11 @@ def test_every_parameter_has_one_share(shape, residual, positions):
     for name, row in ROWS.items():
         for path, box in boxes.items():
             stacked = isinstance(box, Boxed) and "layers" in box.names
-            own = kind(path)
-            if own in ("vector", "head") and not stacked:  # what all layers share
-                own = "other"
-            found = share(row, box, parameterizations.Ratios(2.0, 3.0))
-            check_share(found, name, own, 2, 3 if stacked else 1, path)
+            group = kind(path)
+            if group in ("vector", "head") and not stacked:  # what all layers share
+                group = "other"
+            factors = share(row, box, parameterizations.Ratios(2.0, 3.0))
+            check_share(factors, name, group, 2, 3 if stacked else 1, path)
     if any(box.role for box in boxes.values()):
         box = next(box for box in boxes.values() if box.role)
         with pytest.raises(ValueError, match="has no role"):
@@ -172,12 +172,12 @@ def test_multipliers_are_those_of_parameters(shape, name):
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
 
     def scaled(path, leaf):
-        own = kind("/".join(key.key for key in path))
-        return leaf * getattr(config.multipliers, own) if own in ("hidden", "output") else leaf
+        group = kind("/".join(key.key for key in path))
+        return leaf * getattr(config.multipliers, group) if group in ("hidden", "output") else leaf
 
     expected = tiny.apply_function(plain)(jax.tree_util.tree_map_with_path(scaled, params), batch)
-    found = tiny.apply_function(config)(params, batch)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    logits = tiny.apply_function(config)(params, batch)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
     assert not np.allclose(tiny.apply_function(plain)(params, batch), expected, rtol=1e-2)
 
 
@@ -186,8 +186,8 @@ def test_branches_over_depth_are_those_of_depth_scaled():
     config = sized("completep", residual="pre_ln", **sizes)
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
     scheme = sized("standard", residual="depth_scaled", **sizes)
-    found, expected = (tiny.apply_function(c)(params, batch) for c in (config, scheme))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    logits, expected = (tiny.apply_function(c)(params, batch) for c in (config, scheme))
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
     plain = tiny.apply_function(sized("standard", residual="pre_ln", **sizes))(params, batch)
     assert not np.allclose(plain, expected, rtol=1e-2)
 
@@ -208,8 +208,8 @@ def trajectory(name, row, steps=4):
 
     row: of the table, so that what a test puts into it is known by its content.
     """
-    own: Any = dict(base_width=WIDTH // 4) if name in ROWS else {}
-    config = sized(name, 1, 1, architecture="decoder_only", residual="pre_ln", **own)
+    changes: Any = dict(base_width=WIDTH // 4) if name in ROWS else {}
+    config = sized(name, 1, 1, architecture="decoder_only", residual="pre_ln", **changes)
     batch = tiny.read_by(config, tiny.packed_batch())
     boxed = tiny.init_function(config)(KEY, batch)
     side = tiny.side_of_logits(config)
@@ -235,11 +235,11 @@ def trajectory(name, row, steps=4):
         return optax.apply_updates(params, updates), state, logits
 
     params = nn.unbox(boxed)
-    state, found = transform.init(params), []
+    state, history = transform.init(params), []
     for _ in range(steps):
         params, state, logits = step(params, state)
-        found.append(logits)
-    return np.stack(found)
+        history.append(logits)
+    return np.stack(history)
 
 
 @pytest.mark.long
@@ -258,10 +258,10 @@ def test_what_the_symmetry_of_adam_makes_one_trains_alike(monkeypatch, one, othe
         row = parameterizations.dataclasses.replace(ROWS["mup"], **changes)
         monkeypatch.setitem(PARAMETERIZATIONS, name, row)
     monkeypatch.setitem(ROWS, other, PARAMETERIZATIONS[other])
-    found, expected, standard = (
+    logits, expected, standard = (
         trajectory(name, PARAMETERIZATIONS[name]) for name in (other, one, "standard")
     )
-    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(logits, expected, rtol=2e-3, atol=2e-4)
     assert np.abs(expected[-1] - expected[0]).max() > 0.1
     assert not np.allclose(standard, expected, rtol=2e-2, atol=2e-2)
 
@@ -270,16 +270,16 @@ def test_what_the_symmetry_of_adam_makes_one_trains_alike(monkeypatch, one, othe
 def test_admin_is_profiled_on_the_draws_that_it_trains_from():
     """Multipliers of what is drawn larger leave the variances as they are: omega too. And a second
     profile of the same parameters is the first one."""
-    own: Any = dict(encoder_residual="deepnorm", decoder_residual="admin")
-    config, plain = sized("ntk", base_width=WIDTH // 2, **own), sized("standard", **own)
+    schemes: Any = dict(encoder_residual="deepnorm", decoder_residual="admin")
+    config, plain = sized("ntk", base_width=WIDTH // 2, **schemes), sized("standard", **schemes)
     params = tiny.initial_parameters(config)
-    found, expected = (tiny.flat(p) for p in (params, tiny.initial_parameters(plain)))
-    omegas = [path for path in found if path.endswith("omega")]
+    leaves, expected = (tiny.flat(p) for p in (params, tiny.initial_parameters(plain)))
+    omegas = [path for path in leaves if path.endswith("omega")]
     assert omegas
     for path in omegas:
-        np.testing.assert_allclose(found[path], expected[path], rtol=1e-4, err_msg=path)
-    made, batch = tiny.model(config), tiny.packed_batch()
-    profile = functools.partial(made.apply, deterministic=True, mutable="params")
+        np.testing.assert_allclose(leaves[path], expected[path], rtol=1e-4, err_msg=path)
+    model, batch = tiny.model(config), tiny.packed_batch()
+    profile = functools.partial(model.apply, deterministic=True, mutable="params")
     _, again = stepwise(profile)(
         {"params": initialisation._without_omegas(params)},
         batch,
@@ -287,4 +287,4 @@ def test_admin_is_profiled_on_the_draws_that_it_trains_from():
     )
     again = tiny.flat(nn.unbox(again["params"]))
     for path in omegas:
-        np.testing.assert_allclose(again[path], found[path], rtol=1e-4, err_msg=path)
+        np.testing.assert_allclose(again[path], leaves[path], rtol=1e-4, err_msg=path)

@@ -41,9 +41,9 @@ def expected_shapes(config):
     gated = ACTIVATIONS[config.activation].gated
 
     def norm(*size):
-        own = {"alpha": (), "shift": ()} if config.norm == "derf" else {}
+        scalars = {"alpha": (), "shift": ()} if config.norm == "derf" else {}
         has_bias = config.norm in ("layer_norm", "derf")
-        return own | {"scale": size} | ({"bias": size} if has_bias else {})
+        return scalars | {"scale": size} | ({"bias": size} if has_bias else {})
 
     attention = {
         "query": (D, H, K), "query_bias": (H, K), "key": (D, H, K), "value": (D, H, K),
@@ -72,13 +72,13 @@ def expected_shapes(config):
                 size = F if sublayer == "feed_forward" else H * K
                 leaves |= {f"inner_norm/{k}": v for k, v in norm(size).items()}
             shapes |= {f"{stack}/{sublayer}/{k}": (L, *v) for k, v in leaves.items()}
-            own = {f"{place}/{k}": v for place in places for k, v in norm(D).items()}
-            own |= {"shortcut/omega": (D,)} if row.trained_skip else {}
+            extras = {f"{place}/{k}": v for place in places for k, v in norm(D).items()}
+            extras |= {"shortcut/omega": (D,)} if row.trained_skip else {}
             mixed = ("stream_scale/scale", "input_scale/scale")
-            own |= dict.fromkeys(mixed, ()) if row.input and sublayer == "self_attention" else {}
+            extras |= dict.fromkeys(mixed, ()) if row.input and sublayer == "self_attention" else {}
             if row.trained_branch:
-                own["branch_scale/scale"] = (D,) if row.trained_branch == "vector" else ()
-            shapes |= {f"{stack}/{sublayer}_residual/{k}": (L, *v) for k, v in own.items()}
+                extras["branch_scale/scale"] = (D,) if row.trained_branch == "vector" else ()
+            shapes |= {f"{stack}/{sublayer}_residual/{k}": (L, *v) for k, v in extras.items()}
         if row.ends_in_norm:
             shapes |= {f"{stack}_norm/{k}": v for k, v in norm(D).items()}
     two = config.architecture == "encoder_decoder"

@@ -49,9 +49,9 @@ def one_by_one(config, stack):
     """A config for each layer of a stack, in which masks and rotations are static."""
     for number in range(LAYERS):
         kind = config.layer_pattern[number % len(config.layer_pattern)]
-        own = {"layer_pattern": (kind,), f"num_{stack}_layers": 1}
-        own = ({} if kind == "window" else FULL) | own
-        yield dataclasses.replace(config, **own), slice(number, number + 1)
+        changes = {"layer_pattern": (kind,), f"num_{stack}_layers": 1}
+        changes = ({} if kind == "window" else FULL) | changes
+        yield dataclasses.replace(config, **changes), slice(number, number + 1)
 
 
 def result(config, stack, parts):
@@ -67,12 +67,12 @@ def result(config, stack, parts):
     params = {stack: tiny.random_parameters(config, deviation=0.1)[stack]}
 
     @functools.partial(jax.jit, static_argnums=0)
-    def leaving(own, params, x):
-        return Alone(own, stack).apply({"params": params}, Vectors(x, *places))
+    def leaving(part, params, x):
+        return Alone(part, stack).apply({"params": params}, Vectors(x, *places))
 
     def loss(params, x):
-        for own, layers in parts:
-            x = leaving(own, jax.tree.map(lambda leaf, layers=layers: leaf[layers], params), x)
+        for part, layers in parts:
+            x = leaving(part, jax.tree.map(lambda leaf, layers=layers: leaf[layers], params), x)
         x = jnp.where(segments[..., None] > 0, x, 0.0)
         return jnp.sum(weights * x), x
 
@@ -99,8 +99,8 @@ def test_the_scan_gives_what_a_loop_over_layers_gives(monkeypatch, stack, change
     interpreted = functools.partial(splash.splash_attention, interpret=True)
     monkeypatch.setattr(splash, "splash_attention", interpreted)
     config = config_of(stack, **changes)
-    found = result(config, stack, [(config, slice(None))])
-    jax.tree.map(tiny.assert_close, found, expected(stack))
+    outputs = result(config, stack, [(config, slice(None))])
+    jax.tree.map(tiny.assert_close, outputs, expected(stack))
 
 
 @pytest.mark.parametrize(

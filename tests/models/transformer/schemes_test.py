@@ -130,7 +130,7 @@ def test_layer_scale_starts_from_what_its_depth_says(layers, scale):
 def gains(residual, stack, kind, name):
     """What a draw is to be multiplied by in 2 layers of an encoder and 3 of a decoder."""
     N, M = 2, 3
-    own, encoder = (N, True) if stack == "encoder" else (M, False)
+    layers, encoder = (N, True) if stack == "encoder" else (M, False)
     values = ("value", "output", "up", "down")
     match residual:
         case "deepnorm" if name in values:
@@ -143,11 +143,11 @@ def gains(residual, stack, kind, name):
         case "gpt2" if name in ("output", "down"):
             return (2 * N if encoder else 3 * M) ** -0.5
         case "ds_init":
-            return np.arange(1, own + 1) ** -0.5
+            return np.arange(1, layers + 1) ** -0.5
     return 1.0
 
 
-def drawn(residual):
+def parameters_of(residual):
     """Initial parameters, path to values, of an encoder-decoder of 2 and 3 layers."""
     config = sized("encoder_decoder", 2, 3, residual=residual)
     return tiny.flat(tiny.initial_parameters(config))
@@ -163,7 +163,7 @@ def schemes():
 @pytest.mark.parametrize("residual", schemes())
 def test_gains_multiply_the_draw_that_all_schemes_share(residual):
     """Of all parameters but those of norms, and trained scales, which are no draws."""
-    plain, scaled = drawn("post_ln"), drawn(residual)
+    plain, scaled = parameters_of("post_ln"), parameters_of(residual)
     for path, draw in plain.items():
         if "_norm" in path:
             continue
@@ -226,7 +226,7 @@ def test_a_feed_forward_branch_starts_with_the_variance_of_its_closed_form(ratio
     ],
 )
 def test_trained_scales_start_from_their_constant(residual, path, size, encoder, decoder):
-    params, config = drawn(residual), tiny.config()
+    params, config = parameters_of(residual), tiny.config()
     for stack, layers, value in (("encoder", 2, encoder), ("decoder", 3, decoder)):
         for kind in tiny.stacks(config)[stack]:
             scale = params[f"{stack}/{kind}_residual/{path}"]
@@ -236,9 +236,9 @@ def test_trained_scales_start_from_their_constant(residual, path, size, encoder,
 
 def test_each_layer_reads_the_stacks_input_by_shares_that_fall():
     """As of nanochat: 1.15 - 0.1 i / (n - 1) and 0.2 - 0.15 i / (n - 1) in layer i of n, from 0."""
-    params = drawn("x0")
+    params = parameters_of("x0")
     for stack, layers in (("encoder", 2), ("decoder", 3)):
         depths = np.arange(layers) / (layers - 1)
         for name, shares in (("stream", 1.15 - 0.1 * depths), ("input", 0.2 - 0.15 * depths)):
-            found = params[f"{stack}/self_attention_residual/{name}_scale/scale"]
-            np.testing.assert_allclose(found, shares, rtol=1e-6)
+            scales = params[f"{stack}/self_attention_residual/{name}_scale/scale"]
+            np.testing.assert_allclose(scales, shares, rtol=1e-6)

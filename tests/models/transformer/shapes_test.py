@@ -84,11 +84,11 @@ def cases():
         name = "-".join([shape, *residual.values(), config.positions])
         yield pytest.param(config, id=name, marks=marks)
     for biases, norm in (("outward", "layer_norm"), ("none", "layer_norm_plain")):
-        own = dict(attention_bias=biases, norm=norm, qk_norm=True, residual="pre_ln")
-        yield pytest.param(tiny.config(**own, positions="rotary"), id=norm)
-    for shape, own in PATTERNS.items():
-        config = tiny.config("pre_ln", **(tiny.SHAPES[shape] | SIZES | own))
-        yield pytest.param(config, id="-".join(own["layer_pattern"]))
+        changes = dict(attention_bias=biases, norm=norm, qk_norm=True, residual="pre_ln")
+        yield pytest.param(tiny.config(**changes, positions="rotary"), id=norm)
+    for shape, changes in PATTERNS.items():
+        config = tiny.config("pre_ln", **(tiny.SHAPES[shape] | SIZES | changes))
+        yield pytest.param(config, id="-".join(changes["layer_pattern"]))
     kinds = itertools.cycle(("decoder_only", "masked_tokens"))
     for activation in ACTIVATIONS:
         config = tiny.config(**tiny.SHAPES[next(kinds)], activation=activation)
