@@ -56,8 +56,8 @@ def test_parameters_are_loaded_alone_wherever_the_checkpoint_lies(tmp_path):
     folder_with(tmp_path, 1, 2)
     for folder, step in ((tmp_path / "2", 2), ((tmp_path / "1").rename(tmp_path / "elsewhere"), 1)):
         params = make_state(step).params
-        found = checkpoint.load_parameters([checkpoint.whole(folder)], abstract(params))
-        assert bits(found) == bits(params)
+        loaded_params = checkpoint.load_parameters([checkpoint.whole(folder)], abstract(params))
+        assert bits(loaded_params) == bits(params)
     with pytest.raises(FileNotFoundError, match="not a whole checkpoint: manifest.json is missing"):
         checkpoint.whole(tmp_path)
 
@@ -203,8 +203,8 @@ def test_one_that_does_not_fit_is_refused(tmp_path):
         checkpoint.load_parameters(
             [tmp_path / "1"], abstract(dict.fromkeys("abcdefghi", state.step))
         )
-    _, *shown, rest = str(error.value).splitlines()
-    assert len(shown) == 8 and rest == "  and 3 more"
+    _, *lines, rest = str(error.value).splitlines()
+    assert len(lines) == 8 and rest == "  and 3 more"
     # A state has to match as a whole, parameters alone only themselves.
     with pytest.raises(ValueError, match="step: saved .* expected nothing"):
         restore(checkpoints, "last", {"params": abstract(make_state(1).params)})
@@ -286,7 +286,7 @@ def test_the_moving_average_is_what_is_read_where_there_is_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "deep", "told"),
+    ("error", "deep", "message"),
     [
         (PermissionError("read-only"), False, "step 2 was not saved: read-only"),
         (OSError(errno.ENOSPC, "full"), False, "no space left for the checkpoint of step 2"),
@@ -297,9 +297,9 @@ def test_the_moving_average_is_what_is_read_where_there_is_one(tmp_path):
     ],
 )
 def test_errors_of_the_background_surface_at_the_next_call(
-    tmp_path, monkeypatch, error, deep, told
+    tmp_path, monkeypatch, error, deep, message
 ):
-    kind = OSError if told.startswith("no space") else RuntimeError
+    kind = OSError if message.startswith("no space") else RuntimeError
     checkpoints = folder_with(tmp_path, 1)
 
     def fail(folder):
@@ -313,6 +313,6 @@ def test_errors_of_the_background_surface_at_the_next_call(
     monkeypatch.setattr(manifest, "write", fail)
     for call in (lambda: save(checkpoints, 3), checkpoints.steps, checkpoints.close):
         save(checkpoints, 2)
-        with pytest.raises(kind, match=told):
+        with pytest.raises(kind, match=message):
             call()
     assert names(tmp_path) == {"1"}

@@ -47,9 +47,9 @@ def test_init_from_takes_what_fits_and_says_what_became_of_the_rest(tmp_path):
     saved = make_state(4).params
     for path, step in ((tmp_path, 4), (tmp_path / "checkpoints" / "3", 3)):
         params, report = init_from(path, fresh)
-        taken = make_state(step).params["decoder"]["query"].astype(jnp.bfloat16)
+        query = make_state(step).params["decoder"]["query"].astype(jnp.bfloat16)
         assert jax.tree.structure(params) == jax.tree.structure(fresh)
-        assert bits(params) == bits(fresh | {"decoder": {"query": taken}})
+        assert bits(params) == bits(fresh | {"decoder": {"query": query}})
         assert report == InitReport(
             checkpoint=str(tmp_path / "checkpoints" / str(step)),
             taken=("decoder/query",),
@@ -62,8 +62,8 @@ def test_init_from_takes_what_fits_and_says_what_became_of_the_rest(tmp_path):
     assert "1 of 1 parameters taken, 0 new, 1 left" in text
     assert "embedding/table: no such parameter" in text and "WARNING" not in text
     many = format_report(report._replace(new=tuple("abcdefghijklmnop"))).splitlines()
-    *shown, rest = [line for line in many if line.startswith("  new ")]
-    assert f"... and {16 - len(shown)} more, see init_from.json" in rest
+    *lines, rest = [line for line in many if line.startswith("  new ")]
+    assert f"... and {16 - len(lines)} more, see init_from.json" in rest
 
 
 def test_init_from_takes_what_depends_on_labels_or_tokens_from_a_run_of_the_same_alone(tmp_path):
@@ -95,24 +95,24 @@ def test_a_run_starts_again_from_the_checkpoint_that_it_started_from(tmp_path, m
     warnings: list[str] = []
     warn = lambda text, *values: warnings.append(text % values)  # noqa: E731
     monkeypatch.setattr(init_from_file.logging, "warning", warn)
-    other, own = tmp_path / "other", tmp_path / "init_from.json"
+    other, path = tmp_path / "other", tmp_path / "init_from.json"
     folder_with(other / "checkpoints", 3, 4)
     fresh = make_state(1).params
-    params, report = init_from(other / "checkpoints" / "3", fresh, before=own)
-    own.write_text(json.dumps(report._asdict()))
+    params, report = init_from(other / "checkpoints" / "3", fresh, before=path)
+    path.write_text(json.dumps(report._asdict()))
     for source in (other, other / "checkpoints" / "3"):
-        again, report = init_from(source, fresh, before=own)
+        again, report = init_from(source, fresh, before=path)
         assert bits(again) == bits(params) == bits(make_state(3).params)
         assert report.checkpoint == str(other / "checkpoints" / "3") and not warnings
 
     flip_a_bit(other / "checkpoints" / "3")
     for source in (other, other / "checkpoints" / "4"):  # of which the second is another source
-        newer, report = init_from(source, fresh, before=own)
+        newer, report = init_from(source, fresh, before=path)
         assert bits(newer) == bits(make_state(4).params)
-        assert f"{own}: {other}/checkpoints/3 is gone" in warnings.pop() and not warnings
-    own.write_text("{}")
+        assert f"{path}: {other}/checkpoints/3 is gone" in warnings.pop() and not warnings
+    path.write_text("{}")
     with pytest.raises(ValueError, match="init_from.json is broken .*: remove it"):
-        init_from(other, fresh, before=own)
+        init_from(other, fresh, before=path)
 
 
 def test_init_from_nothing_is_refused(tmp_path):
@@ -134,13 +134,13 @@ def test_init_from_nothing_is_refused(tmp_path):
 def test_learned_positions_of_images_are_resampled_as_by_torch(rows, columns):
     torch = pytest.importorskip("torch")
     table = np.random.default_rng(0).normal(size=(2 + 7 * 6, 5))
-    found = resample(table, Grid(2, 7, 6), Grid(2, rows, columns), 2 + rows * columns + 3)
+    vectors = resample(table, Grid(2, 7, 6), Grid(2, rows, columns), 2 + rows * columns + 3)
     grid = torch.from_numpy(table[2:].reshape(1, 7, 6, 5)).permute(0, 3, 1, 2)
     expected = torch.nn.functional.interpolate(grid, (rows, columns), mode="bicubic")
     expected = expected.permute(0, 2, 3, 1).reshape(-1, 5).numpy()
-    np.testing.assert_array_equal(found[:2], table[:2])
-    np.testing.assert_allclose(found[2:-3], expected, atol=1e-12)
-    assert not found[-3:].any()
+    np.testing.assert_array_equal(vectors[:2], table[:2])
+    np.testing.assert_allclose(vectors[2:-3], expected, atol=1e-12)
+    assert not vectors[-3:].any()
 
 
 # Every scheme that trains factors, two at a time.
@@ -152,10 +152,10 @@ PAIRS = [TRAINED[n : n + 2] for n in range(0, len(TRAINED), 2)]
 def _without_factors(name):
     """The scheme that is otherwise the same, and has no scale where the other trains one."""
     row = SCHEMES[name]
-    own: dict[str, Any] = dict(trained_skip=False, profiled=False, trained_branch=None)
-    own |= {"skip": None} if row.trained_skip else {}
-    own |= {"branch": None} if row.trained_branch else {}
-    SCHEMES[f"{name} without"] = dataclasses.replace(row, **own)
+    changes: dict[str, Any] = dict(trained_skip=False, profiled=False, trained_branch=None)
+    changes |= {"skip": None} if row.trained_skip else {}
+    changes |= {"branch": None} if row.trained_branch else {}
+    SCHEMES[f"{name} without"] = dataclasses.replace(row, **changes)
     return f"{name} without"
 
 
@@ -166,24 +166,24 @@ def test_factors_that_a_scheme_adds_leave_the_function_as_it_was(tmp_path, encod
     """Also of Admin, whose draws are profiled. A stack that the checkpoint lacks keeps its own."""
     new = tiny.config(decoder, encoder_residual=encoder)
     old = tiny.config(_without_factors(decoder), encoder_residual=_without_factors(encoder))
-    saved, drawn = tiny.random_parameters(old), tiny.random_parameters(new, seed=1)
+    saved, fresh = tiny.random_parameters(old), tiny.random_parameters(new, seed=1)
     _save(tmp_path, saved)
     factors = {path for path, role in tiny.roles(new).items() if role.factor}
     assert len(factors) == 5
-    params, report = init_from(tmp_path, drawn, factor_paths=factors)
+    params, report = init_from(tmp_path, fresh, factor_paths=factors)
     assert set(report.ones) == set(report.new) == factors and not report.left
     batch = tiny.packed_batch()
-    expected, found = (
+    expected, logits = (
         tiny.apply_function(old)(saved, batch),
         tiny.apply_function(new)(params, batch),
     )
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(logits, expected)
     assert "at 1   encoder/" in format_report(report)
 
     _save(tmp_path / "encoder", {"encoder": saved["encoder"]})
-    params, report = init_from(tmp_path / "encoder", drawn, factor_paths=factors)
+    params, report = init_from(tmp_path / "encoder", fresh, factor_paths=factors)
     assert {path.partition("/")[0] for path in report.ones} == {"encoder"}
-    assert bits(params["decoder"]) == bits(drawn["decoder"])
+    assert bits(params["decoder"]) == bits(fresh["decoder"])
 
 
 def _save(workdir, params):
