@@ -11,60 +11,60 @@ SIZES = {"ap_small": (0, 32**2), "ap_medium": (32**2, 96**2), "ap_large": (96**2
 
 
 def a_set(seed, images=12):
-    """Random boxes, and found ones that are moved from some of them; scores have ties."""
+    """Random boxes, and predicted ones that are moved from some of them; scores have ties."""
     rng = np.random.default_rng(seed)
-    truths, found = [], []
+    truths, predictions = [], []
     for _ in range(images):
-        own = []
+        boxes = []
         for _ in range(rng.integers(0, 5)):
             sides = np.exp(rng.uniform(2.5, 5, 2))
             row = {"bbox": [*rng.uniform(0, 150, 2), *sides], "category_id": rng.integers(3)}
             # As segments have them, areas are less than those of boxes.
-            own.append(row | {"area": 0.7 * sides.prod(), "iscrowd": int(rng.uniform() < 0.15)})
-        moved = [np.array(row["bbox"]) + rng.normal(0, 4, 4) for row in own]
+            boxes.append(row | {"area": 0.7 * sides.prod(), "iscrowd": int(rng.uniform() < 0.15)})
+        moved = [np.array(row["bbox"]) + rng.normal(0, 4, 4) for row in boxes]
         others = [rng.uniform(10, 60, 4) for _ in range(rng.integers(0, 3))]
-        guesses = [row["category_id"] if rng.uniform() < 0.8 else rng.integers(3) for row in own]
+        guesses = [row["category_id"] if rng.uniform() < 0.8 else rng.integers(3) for row in boxes]
         guesses += list(rng.integers(0, 3, len(others)))
         rows = zip([*moved, *others], guesses, strict=True)
-        found.append(
+        predictions.append(
             [
                 {"bbox": box.tolist(), "category_id": int(of), "score": rng.integers(1, 9) / 10}
                 for box, of in rows
             ]
         )
-        truths.append(own)
-    return truths, found
+        truths.append(boxes)
+    return truths, predictions
 
 
-def overlap(found, true):
-    """IoU; with a crowd the share of the found box that is in it."""
-    (ax, ay, aw, ah), (bx, by, bw, bh) = found["bbox"], true["bbox"]
+def overlap(predicted, true):
+    """IoU; with a crowd the share of the predicted box that is in it."""
+    (ax, ay, aw, ah), (bx, by, bw, bh) = predicted["bbox"], true["bbox"]
     width, height = min(ax + aw, bx + bw) - max(ax, bx), min(ay + ah, by + bh) - max(ay, by)
     common = max(width, 0) * max(height, 0)
     return common / (aw * ah if true["iscrowd"] else aw * ah + bw * bh - common)
 
 
-def plain_ap(truths, found, least, kind, area=(0, 1e10)):
+def plain_ap(truths, predictions, least, kind, area=(0, 1e10)):
     """The precision at 101 recalls of one class, from its definition; None without boxes of it."""
     hits, total = [], 0
-    for every, told in zip(truths, found, strict=True):
-        own = [row for row in every if kind in (row["category_id"], None)]
-        ignored = [row["iscrowd"] or not area[0] <= row["area"] < area[1] for row in own]
+    for every, predicted in zip(truths, predictions, strict=True):
+        gold = [row for row in every if kind in (row["category_id"], None)]
+        ignored = [row["iscrowd"] or not area[0] <= row["area"] < area[1] for row in gold]
         total += ignored.count(False)
-        taken = set()
-        some = [row for row in told if kind in (row["category_id"], None)]
+        matches = set()
+        some = [row for row in predicted if kind in (row["category_id"], None)]
         # Ties as pycocotools has them
         for row in sorted(some, key=lambda row: (-row["score"], row["category_id"]))[:100]:
             best = None
             # Boxes that count come first: others are looked at where none of these fits.
             for wanted in (False, True):
-                free = [m for m, true in enumerate(own) if bool(ignored[m]) == wanted
-                        and (m not in taken or true["iscrowd"])]  # fmt: skip
-                fits = [(overlap(row, own[m]), m) for m in free if overlap(row, own[m]) >= least]
+                free = [m for m, true in enumerate(gold) if bool(ignored[m]) == wanted
+                        and (m not in matches or true["iscrowd"])]  # fmt: skip
+                fits = [(overlap(row, gold[m]), m) for m in free if overlap(row, gold[m]) >= least]
                 if fits and best is None:
                     best = max(fits)[1]
             if best is not None:
-                taken.add(best)
+                matches.add(best)
             size = row["bbox"][2] * row["bbox"][3]
             if not (ignored[best] if best is not None else not area[0] <= size < area[1]):
                 hits.append((row["score"], best is not None))
@@ -85,17 +85,17 @@ def mean_of(values):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_equal_their_formula(seed):
-    given = a_set(seed)
-    scores, every = average_precision(*given, NAMES), np.linspace(0.5, 0.95, 10)
-    of_class = {f"ap50/{NAMES[kind]}": plain_ap(*given, 0.5, kind) for kind in KINDS}
+    boxes = a_set(seed)
+    scores, every = average_precision(*boxes, NAMES), np.linspace(0.5, 0.95, 10)
+    of_class = {f"ap50/{NAMES[kind]}": plain_ap(*boxes, 0.5, kind) for kind in KINDS}
     expected = of_class | {
-        "ap": mean_of(plain_ap(*given, t, kind) for t in every for kind in KINDS),
+        "ap": mean_of(plain_ap(*boxes, t, kind) for t in every for kind in KINDS),
         "ap50": mean_of(of_class.values()),
-        "ap75": mean_of(plain_ap(*given, 0.75, kind) for kind in KINDS),
-        "ap50_any": plain_ap(*given, 0.5, None),
+        "ap75": mean_of(plain_ap(*boxes, 0.75, kind) for kind in KINDS),
+        "ap50_any": plain_ap(*boxes, 0.5, None),
     }
     for name, area in SIZES.items():
-        expected[name] = mean_of(plain_ap(*given, t, k, area) for t in every for k in KINDS)
+        expected[name] = mean_of(plain_ap(*boxes, t, k, area) for t in every for k in KINDS)
     known = {name: score for name, score in expected.items() if score is not None}
     assert known.keys() == scores.keys() - {"ar100"}
     for name, score in known.items():
@@ -104,7 +104,7 @@ def test_scores_equal_their_formula(seed):
 
 def test_what_is_found_exactly_scores_1_and_nothing_scores_0(capsys):
     truths, _ = a_set(0)
-    exact = [[row | {"score": 1.0} for row in own] for own in truths]
+    exact = [[row | {"score": 1.0} for row in rows] for rows in truths]
     assert average_precision(truths, exact, NAMES)["ap"] == pytest.approx(1)
     assert average_precision(truths, [[] for _ in truths], NAMES)["ap"] == 0
     assert average_precision([[]], exact[:1], NAMES) == {}

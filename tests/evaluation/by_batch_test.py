@@ -28,8 +28,8 @@ def test_a_batch_is_fetched_once_the_next_is_on_its_way(monkeypatch):
 
     monkeypatch.setattr(progress, "bar", bar)
     batches: Any = [(n, np.array([-1, n, -1, n][: n + 2])) for n in range(3)]
-    found = fetch("Scoring", lambda batch, numbers: Result(batch), batches)
-    assert found == [100, 101, 102]
+    outputs = fetch("Scoring", lambda batch, numbers: Result(batch), batches)
+    assert outputs == [100, 101, 102]
     order = (
         "3 batches, compute 0, compute 1, fetch 0, count 1, compute 2, fetch 1, count 1, fetch 2"
     )

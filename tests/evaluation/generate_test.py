@@ -82,9 +82,9 @@ class Reader(Copier):
 
     def step(self, params, context, cache, tokens, index, ancestors):
         history = cache.tokens.at[:, index].set(tokens)
-        seen = (jnp.arange(history.shape[-1]) <= index)[None, :, None]
-        places = params["places"][jnp.arange(seen.size), own_history(history, ancestors)]
-        logits = jnp.where(seen, places, 0.0).sum(1)
+        mask = (jnp.arange(history.shape[-1]) <= index)[None, :, None]
+        places = params["places"][jnp.arange(mask.size), own_history(history, ancestors)]
+        logits = jnp.where(mask, places, 0.0).sum(1)
         return logits + jnp.repeat(context, len(tokens) // len(context), 0), History(history)
 
 
@@ -99,15 +99,15 @@ COPIER, READER = Copier(), Reader()  # those whose traces nobody counts
 
 
 def generate(model, batches, *, params=None, settings=BEAM, key=0, limit=of_source):
-    own = decoder(model, settings, limit)
-    return evaluate.generate(own, params or sure(), batches, jax.random.key(key))
+    text_decoder = decoder(model, settings, limit)
+    return evaluate.generate(text_decoder, params or sure(), batches, jax.random.key(key))
 
 
 def pieces_of(model, batch, decode, *, params=None, settings=GREEDY, key=0, limit=of_source):
     """The pieces of text of each row that `stream` gives."""
     pieces = [[] for _ in range(len(batch[1]) * settings.num_samples)]
-    own, key = decoder(model, settings, limit), jax.random.key(key)
-    for row, text in evaluate.stream(own, params or sure(), batch, key, decode):
+    text_decoder, key = decoder(model, settings, limit), jax.random.key(key)
+    for row, text in evaluate.stream(text_decoder, params or sure(), batch, key, decode):
         pieces[row].append(text)
     return pieces
 
@@ -140,8 +140,8 @@ def test_each_shape_of_inputs_is_compiled_once_over_all_calls():
 
 def test_what_is_never_written_makes_room_for_the_next_likeliest():
     def written(never):
-        own, batches = decoder(READER, GREEDY, never=never), [batch_of([0, 1, 2, 3, 4], 6)]
-        texts = evaluate.generate(own, reader(1), batches, jax.random.key(0))
+        text_decoder, batches = decoder(READER, GREEDY, never=never), [batch_of([0, 1, 2, 3, 4], 6)]
+        texts = evaluate.generate(text_decoder, reader(1), batches, jax.random.key(0))
         return {i for (ids,) in texts for i in ids}
 
     likeliest = written(())
@@ -182,18 +182,18 @@ def test_room_that_is_made_as_it_is_needed_changes_nothing(method):
 
     def decoded(*rooms):
         calls = []
-        own = decoder(counted(Reader, calls), settings)
+        text_decoder = decoder(counted(Reader, calls), settings)
         tokens = evaluate.decode_batch(
-            reader(3, 0.5), inputs, limit, keys, decoder=own, rooms=rooms
+            reader(3, 0.5), inputs, limit, keys, decoder=text_decoder, rooms=rooms
         )
         jax.effects_barrier()
         return np.asarray(tokens), sorted(calls)
 
     expected, calls = decoded(16)
     assert len(calls) > 4
-    tokens, made = decoded(2, 3, 16)
+    tokens, steps = decoded(2, 3, 16)
     np.testing.assert_array_equal(tokens, expected)
-    assert made == calls
+    assert steps == calls
 
 
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 64, 1000])
@@ -206,9 +206,9 @@ def test_rooms_double_up_to_the_length(length):
 
 def counted(model, calls):
     """A model that adds the index of each step that it takes to the calls."""
-    made = model()
-    made.step = counting(made.step, calls)
-    return made
+    instance = model()
+    instance.step = counting(instance.step, calls)
+    return instance
 
 
 def test_rows_of_padding_do_not_prolong_decoding():
@@ -296,8 +296,8 @@ def test_text_comes_at_once_but_for_the_beginning_of_a_stop_text():
         return stream_of(texts, lambda ids: "".join(symbols[i] for i in ids), token_of, stop)
 
     assert pieces(["bcd$", "$", "c$"], ()) == [["b", "c", "d"], [], ["c"]]
-    found = pieces(["abcdef$", "abcef$", "abbcbc$", "bcd$", "dab$", "bdc$"], ("bcd", "d"))
-    assert found == [["a"], ["a", "bce", "f"], ["a", "b", "bc", "bc"], [], [], ["b"]]
+    streams = pieces(["abcdef$", "abcef$", "abbcbc$", "bcd$", "dab$", "bdc$"], ("bcd", "d"))
+    assert streams == [["a"], ["a", "bce", "f"], ["a", "b", "bc", "bc"], [], [], ["b"]]
 
 
 def test_half_a_character_is_never_shown():
@@ -312,8 +312,8 @@ def test_half_a_character_is_never_shown():
 
     # What is no character is shown as soon as it can become none, at the latest at the end.
     half = "😀".encode()[:3]
-    found = pieces("aé😀a".encode(), half + b"a", b"a" + half)
-    assert found == [["a", "é", "😀", "a"], ["\ufffda"], ["a", "\ufffd"]]
+    streams = pieces("aé😀a".encode(), half + b"a", b"a" + half)
+    assert streams == [["a", "é", "😀", "a"], ["\ufffda"], ["a", "\ufffd"]]
     assert pieces("aéa😀".encode(), stop=("a😀",)) == [["aé"]]
     assert pieces("a😀é".encode(), stop=("a\ufffd", "éa")) == [["a😀", "é"]]
 

@@ -56,22 +56,22 @@ def wnut17(name):
 )
 def test_real_systems_get_their_known_scores(system, chrf, bleu):
     hypotheses, references = newstest2021(f"hyp.{system}"), alone(newstest2021("ref.A"))
-    found = scores.bleu(hypotheses, references, "13a")
-    assert found["bleu"] == pytest.approx(bleu, abs=0.005)
+    metrics = scores.bleu(hypotheses, references, "13a")
+    assert metrics["bleu"] == pytest.approx(bleu, abs=0.005)
     signature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
-    assert found["bleu_signature"].startswith(signature)
-    found = scores.chrf(hypotheses, references)
-    assert found["chrf"] == pytest.approx(chrf, abs=0.005)
+    assert metrics["bleu_signature"].startswith(signature)
+    metrics = scores.chrf(hypotheses, references)
+    assert metrics["chrf"] == pytest.approx(chrf, abs=0.005)
     signature = "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:"
-    assert found["chrf_signature"].startswith(signature)
+    assert metrics["chrf_signature"].startswith(signature)
 
 
 @pytest.mark.parametrize("tokenizer", scores.BLEU_TOKENIZERS)
 def test_bleu_is_that_of_sacrebleu_for_every_tokenizer(tokenizer):
-    found = scores.bleu(HYPOTHESES, alone(REFERENCES), tokenizer)
+    metrics = scores.bleu(HYPOTHESES, alone(REFERENCES), tokenizer)
     expected = BLEU(tokenize=tokenizer).corpus_score(HYPOTHESES, [REFERENCES]).score
-    assert found["bleu"] == expected and 0 < expected < 100
-    assert f"|tok:{tokenizer}|" in found["bleu_signature"]
+    assert metrics["bleu"] == expected and 0 < expected < 100
+    assert f"|tok:{tokenizer}|" in metrics["bleu_signature"]
 
 
 def test_exact_match_minds_all_but_outer_blanks_and_takes_any_reference():
@@ -83,18 +83,18 @@ def test_exact_match_minds_all_but_outer_blanks_and_takes_any_reference():
 def test_rouge_gives_the_example_of_its_readme():
     """google-research/rouge: RougeScorer(["rouge1", "rougeL"], use_stemmer=True)."""
     reference, hypothesis = QUICK
-    found = scores.rouge([hypothesis], [[reference]])
+    metrics = scores.rouge([hypothesis], [[reference]])
     # 6 of 8 and 9 words are shared, 5 in their order: P = 6/8, R = 6/9.
-    assert found["rouge1"] == pytest.approx(2 * 6 / (8 + 9))
-    assert found["rougeL"] == pytest.approx(2 * 5 / (8 + 9))
+    assert metrics["rouge1"] == pytest.approx(2 * 6 / (8 + 9))
+    assert metrics["rougeL"] == pytest.approx(2 * 5 / (8 + 9))
     # "the quick" and "quick brown" of 7 and 8 pairs, "the" of the last being another pair.
-    assert found["rouge2"] == pytest.approx(2 * 2 / (7 + 8))
-    assert "rouge1_mean" not in found and "rouge-score" in found["rouge_signature"]
+    assert metrics["rouge2"] == pytest.approx(2 * 2 / (7 + 8))
+    assert "rouge1_mean" not in metrics and "rouge-score" in metrics["rouge_signature"]
 
 
 def test_rouge_stems_words_and_takes_the_best_and_the_mean_of_the_references():
-    found = scores.rouge(["dogs barking"], [["dog barked", "cats"]])
-    assert found["rouge1"] == 1 and found["rouge1_mean"] == 0.5
+    metrics = scores.rouge(["dogs barking"], [["dog barked", "cats"]])
+    assert metrics["rouge1"] == 1 and metrics["rouge1_mean"] == 0.5
     one = scores.rouge(["dogs barking", "a cat"], [["dog barked"], ["a cow"]])
     assert one["rougeL"] == pytest.approx((1 + 0.5) / 2)
 
@@ -118,8 +118,8 @@ def test_words_are_counted_as_squads_script_does(reference, hypothesis, f1):
 def test_squad_takes_the_best_of_the_references():
     hypotheses = ["The 308!", "red", "blue whale"]
     references = [["308 points", "308"], ["green"], ["a blue whale", "whale"]]
-    found = scores.squad(hypotheses, references)
-    assert found == {"f1": pytest.approx(2 / 3), "squad_exact_match": pytest.approx(2 / 3)}
+    metrics = scores.squad(hypotheses, references)
+    assert metrics == {"f1": pytest.approx(2 / 3), "squad_exact_match": pytest.approx(2 / 3)}
     partly = scores.squad(["blue whale"], [["whale shark", "a whale"]])
     assert partly == {"f1": pytest.approx(2 / 3), "squad_exact_match": 0}
 
@@ -201,17 +201,17 @@ SPANS = [
 
 @pytest.mark.parametrize(("predicted", "expected", "counts"), SPANS)
 def test_span_f1_is_of_whole_spans_as_conlleval_counts_them(predicted, expected, counts):
-    found, wanted = (
+    tags, wanted = (
         [sentence.split() for sentence in text.split("/")] for text in (predicted, expected)
     )
     both, ours, theirs = counts
-    assert scores.span_f1(found, wanted) == pytest.approx(2 * both / max(ours + theirs, 1))
+    assert scores.span_f1(tags, wanted) == pytest.approx(2 * both / max(ours + theirs, 1))
 
 
 def test_scores_of_labels_are_those_of_their_definitions():
     """The mean F1 of a, b, and c, which is only ever predicted; and the correlation of two."""
-    found = scores.label_scores(list("aabbc"), list("aaaba"))
-    assert found == pytest.approx({"accuracy": 3 / 5, "f1": (4 / 6 + 2 / 3 + 0) / 3})
+    metrics = scores.label_scores(list("aabbc"), list("aaaba"))
+    assert metrics == pytest.approx({"accuracy": 3 / 5, "f1": (4 / 6 + 2 / 3 + 0) / 3})
     # Right are one a and two b; one a is taken for b.
     correlation = (1 * 2 - 1 * 0) / math.sqrt((1 + 0) * (1 + 1) * (2 + 0) * (2 + 1))
     assert scores.matthews(list("abbb"), list("aabb")) == pytest.approx(correlation)
@@ -219,8 +219,8 @@ def test_scores_of_labels_are_those_of_their_definitions():
 
 def test_what_is_not_predicted_is_wrong_but_no_class_of_its_own():
     predicted, expected = ["a", scores.NOTHING, "b"], ["a", "a", "b"]
-    found = scores.label_scores(predicted, expected)
-    assert found == pytest.approx({"accuracy": 2 / 3, "f1": (2 / 3 + 1) / 2})
+    metrics = scores.label_scores(predicted, expected)
+    assert metrics == pytest.approx({"accuracy": 2 / 3, "f1": (2 / 3 + 1) / 2})
     assert scores.label_scores([scores.NOTHING], ["a"]) == {"accuracy": 0, "f1": 0}
 
 
@@ -229,8 +229,8 @@ def test_what_is_not_predicted_is_wrong_but_no_class_of_its_own():
     [(["a", "a"], ["a", "a"], 1.0), (["b", "b"], ["a", "a"], 0.0), (["a", "a"], ["a", "b"], 0.5)],
 )
 def test_labels_of_one_class_have_no_correlation(predicted, expected, accuracy):
-    found = scores.label_scores(predicted, expected)
-    assert found["accuracy"] == accuracy >= found["f1"] >= 0
+    metrics = scores.label_scores(predicted, expected)
+    assert metrics["accuracy"] == accuracy >= metrics["f1"] >= 0
     assert scores.matthews(predicted, expected) == 0
 
 

@@ -49,8 +49,8 @@ def make_step(tables, bias):
         cache = cache.at[:, index].set(tokens)
         history = own_history(cache, ancestors)
         rows = tables[jnp.arange(LENGTH), history]  # (N, T, V)
-        seen = (jnp.arange(LENGTH) <= index)[None, :, None]
-        logits = jnp.where(seen, rows, 0.0).sum(axis=1)
+        mask = (jnp.arange(LENGTH) <= index)[None, :, None]
+        logits = jnp.where(mask, rows, 0.0).sum(axis=1)
         per_sentence = tokens.shape[0] // bias.shape[0]
         return logits + jnp.repeat(bias, per_sentence, axis=0), cache
 
@@ -178,7 +178,7 @@ def test_early_stop_does_not_change_what_a_search_to_the_end_finds(
         slow_beam_search(tables, bias[row], limit[row], alpha, beam_size, ends)[:num_results]
         for row in range(len(limit))
     ]
-    assert {*ends} == {sequence[-1] for found in expected for _, sequence in found}
+    assert {*ends} == {sequence[-1] for beam in expected for _, sequence in beam}
     sizes = {"beam_size": beam_size, "num_results": num_results}
     assert_same(search(tables, bias, limit, **sizes, alpha=alpha, ends=ends), expected)
 
@@ -191,9 +191,9 @@ def test_a_constant_added_to_all_logits_changes_nothing():
         search(tables, bias + level, limit, beam_size=4, alpha=0.6) for level in (0, -256, 256)
     )
     np.testing.assert_array_equal(np.isfinite(expected.scores[:2]).sum(axis=1), 1)
-    for found in others:
-        np.testing.assert_array_equal(found.tokens, expected.tokens)
-        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
+    for output in others:
+        np.testing.assert_array_equal(output.tokens, expected.tokens)
+        np.testing.assert_allclose(output.scores, expected.scores, atol=1e-3)
 
 
 def test_early_stop_saves_steps():

@@ -51,20 +51,20 @@ def trained(params, model, batches=(), **fields):
         labels=CLASSES,
     )
     names = "loss prediction memory decoder seed bleu_tokenizer".split()
-    given = dict.fromkeys(names) | {"memory": lambda rows: ()} | fields
-    return Trained(params=params, data=data, model=model, **given)  # pyright: ignore
+    arguments = dict.fromkeys(names) | {"memory": lambda rows: ()} | fields
+    return Trained(params=params, data=data, model=model, **arguments)  # pyright: ignore
 
 
 @pytest.mark.parametrize("batches", [one_way, another_way])
 def test_labels_are_of_the_labelled_places_in_the_order_of_the_examples(batches):
-    own = trained(1, Function(class_of_token), prediction=likeliest_labels)
+    model = trained(1, Function(class_of_token), prediction=likeliest_labels)
     expected = [
         [CLASSES[(token + 1) % 4] for token, label in zip(tokens, own_labels, strict=True) if label]
         for tokens, own_labels in zip(TOKENS, LABELS, strict=True)
     ]
-    assert labels(own, batches()) == expected
+    assert labels(model, batches()) == expected
     assert [len(row) for row in expected] == [2, 1, 2, 0]
-    assert labels(own, []) == []
+    assert labels(model, []) == []
 
 
 def test_what_is_asked_is_compiled_once_per_shape():
@@ -145,8 +145,8 @@ def test_what_a_batch_leaves_is_there_for_the_next():
         for x in (1.0, 2.0, 4.0)
     ]
     memory = {"sum": jax.ShapeDtypeStruct((1,), jnp.float32)}
-    found = losses(jnp.float32(0), compute, batches, lambda rows: memory)
-    assert found["loss"] == pytest.approx((0 + 1 + 3) / 3)
+    metrics = losses(jnp.float32(0), compute, batches, lambda rows: memory)
+    assert metrics["loss"] == pytest.approx((0 + 1 + 3) / 3)
     model: Any = trained(jnp.float32(0), Function(compute), memory=lambda rows: memory)
     split: Any = types.SimpleNamespace(batches=batches)
     (row,) = model.by_place(split, lambda outputs, batch: outputs.values[:, None])
