@@ -28,10 +28,10 @@ def slow_weights(config, params, batch, monkeypatch):
     """(L, H, T, S) by stack and kind, of a batch of one example."""
     rows = _recorded(reference, monkeypatch)
     reference.forward(params, batch, config)
-    taken = iter(rows)
+    records = iter(rows)
     lengths = {side: int(np.sum(batch[f"{side}_segment_ids"])) for side in ("inputs", "targets")}
     sides = {"encoder": "inputs", "decoder": "targets"}
-    found = {}
+    weights = {}
     for stack, kinds in tiny.stacks(config).items():
         for _ in range(2):
             for kind in kinds:
@@ -42,11 +42,11 @@ def slow_weights(config, params, batch, monkeypatch):
                 heads = np.zeros((config.num_heads, queries, keys))
                 for head in heads:
                     for query in head:
-                        row = next(taken)
+                        row = next(records)
                         query[: len(row)] = row
-                found.setdefault((stack, kind), []).append(heads)
-    assert next(taken, None) is None
-    return {place: np.stack(layers) for place, layers in found.items()}
+                weights.setdefault((stack, kind), []).append(heads)
+    assert next(records, None) is None
+    return {place: np.stack(layers) for place, layers in weights.items()}
 
 
 def one_example():
@@ -73,9 +73,9 @@ def test_weights_are_those_of_a_slow_model(changes, monkeypatch):
     assert set(looks) == set(expected) and memory == ()
     for place, weights in expected.items():
         rows, columns = weights.shape[2:]
-        found = np.asarray(looks[place].weights)[:, 0, :, :rows]
-        np.testing.assert_allclose(found[..., :columns], weights, rtol=0, atol=1e-6)
-        assert not found[..., columns:].any()
+        look = np.asarray(looks[place].weights)[:, 0, :, :rows]
+        np.testing.assert_allclose(look[..., :columns], weights, rtol=0, atol=1e-6)
+        assert not look[..., columns:].any()
     np.testing.assert_allclose(
         logits, tiny.apply_function(config)(params, batch), rtol=1e-5, atol=1e-5
     )
@@ -90,28 +90,28 @@ def test_recurrent_weights_are_those_of_a_slow_model(name, monkeypatch):
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
     _, looks, _ = attention(tiny.model(config), params, tiny.read_by(config, batch))
     assert set(looks) == {("decoder", kind)}
-    found = np.asarray(looks["decoder", kind].weights)
+    layers = np.asarray(looks["decoder", kind].weights)
     rows = _recorded(recurrent_reference, monkeypatch)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     for row, segment in reference.split(batch, "targets"):
         sides = "inputs", "targets"
-        own = {side: batch[f"{side}_segment_ids"][row] == segment for side in sides}
-        source, target = (batch[side][row][own[side]] for side in sides)
+        masks = {side: batch[f"{side}_segment_ids"][row] == segment for side in sides}
+        source, target = (batch[side][row][masks[side]] for side in sides)
         rows.clear()
         read = np.append(config.bos_id, target[:-1])
         recurrent_reference.LOGITS[name](params, source, read)
-        taken = iter(rows)
-        for layer in found:
-            weights = layer[row, 0][own["targets"]]
+        records = iter(rows)
+        for layer in layers:
+            weights = layer[row, 0][masks["targets"]]
             for place, query in enumerate(weights):
-                seen = own["inputs" if kind == "cross_attention" else "targets"]
+                mask = masks["inputs" if kind == "cross_attention" else "targets"]
                 expected = np.zeros(len(query))
                 if kind == "cross_attention":
-                    expected[seen] = next(taken)
+                    expected[mask] = next(records)
                 elif place:
-                    expected[np.flatnonzero(seen)[:place]] = next(taken)
+                    expected[np.flatnonzero(mask)[:place]] = next(records)
                 np.testing.assert_allclose(query, expected, rtol=0, atol=1e-6)
-        assert next(taken, None) is None
+        assert next(records, None) is None
 
 
 def test_a_head_that_is_taken_out_adds_nothing_and_others_stay():
@@ -124,9 +124,9 @@ def test_a_head_that_is_taken_out_adds_nothing_and_others_stay():
     weights = silent["decoder"]["self_attention"]
     weights["value"] = weights["value"].at[0, :, 1].set(0.0)
     weights["value_bias"] = weights["value_bias"].at[0, 1].set(0.0)
-    expected, found = (tiny.apply_function(config)(tree, batch) for tree in (silent, without))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert np.abs(found - tiny.apply_function(config)(params, batch)).max() > 1e-2
+    expected, logits = (tiny.apply_function(config)(tree, batch) for tree in (silent, without))
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(logits - tiny.apply_function(config)(params, batch)).max() > 1e-2
 
 
 @pytest.mark.parametrize("place, head, named", [

@@ -25,20 +25,20 @@ def measured(config):
     def look(params, batch):
         _, observed = observe(make(config), params, batch)
         return observed, {
-            stack: {measure.__name__: measure(config, params, stack, shown) for measure in MEASURES}
-            for stack, shown in observed.items()
+            stack: {measure.__name__: measure(config, params, stack, view) for measure in MEASURES}
+            for stack, view in observed.items()
         }
 
     params = tiny.random_parameters(config)
     return params, *jax.device_get(jax.jit(look)(params, tiny.read_by(config, tiny.packed_batch())))
 
 
-def slow_dependency(config, params, stack, shown):
+def slow_dependency(config, params, stack, view):
     """beta (n, n + 1), token by token, as the papers' equations say."""
     name = config.encoder_residual if stack == "encoder" else config.decoder_residual
-    real = np.asarray(shown.real)
+    real = np.asarray(view.real)
     inputs, branches, outputs = (
-        np.asarray(x, np.float64)[:, real] for x in (shown.inputs, shown.branches, shown.outputs)
+        np.asarray(x, np.float64)[:, real] for x in (view.inputs, view.branches, view.outputs)
     )
     n = len(branches)
     parts, bias, rows = [inputs[0]], np.zeros_like(inputs[0]), np.zeros((n, n + 1))
@@ -46,8 +46,8 @@ def slow_dependency(config, params, stack, shown):
         if kind == "self_attention":
             below = [*parts, bias]
         weights = {
-            module: {name: np.asarray(values[layer]) for name, values in own.items()}
-            for module, own in params[stack][f"{kind}_residual"].items()
+            module: {name: np.asarray(values[layer]) for name, values in leaves.items()}
+            for module, leaves in params[stack][f"{kind}_residual"].items()
         }
         skip = 1.0
         if name == "admin":
@@ -98,8 +98,8 @@ def slow_dependency(config, params, stack, shown):
 def test_dependencies_follow_the_components_through_skips_and_norms(config):
     params, observed, by_stack = measured(config)
     assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-    for stack, shown in observed.items():
-        beta = slow_dependency(config, params, stack, shown)
+    for stack, view in observed.items():
+        beta = slow_dependency(config, params, stack, view)
         assert_close(by_stack[stack]["dependency"], beta)
         assert_close(by_stack[stack]["own_dependency"], np.diagonal(beta, 1))
 

@@ -64,7 +64,7 @@ def test_training_can_log_every_probe_of_every_shape(number, shape):
         return {name: measure(step) for name, measure in PROBES.items()}
 
     shapes = jax.eval_shape(measured, params, params, batch)
-    found = {name: {place: x.shape for place, x in own.items()} for name, own in shapes.items()}
+    forms = {name: {place: x.shape for place, x in row.items()} for name, row in shapes.items()}
     stacks = tiny.stacks(config)
     sublayers = {stack: (2 * len(kinds),) for stack, kinds in stacks.items()}
     names = "branch_variance dependency output_gradient_norm token_similarity max_activation"
@@ -74,9 +74,9 @@ def test_training_can_log_every_probe_of_every_shape(number, shape):
     kinds = {f"{stack}/{kind}": (2,) for stack, kinds in stacks.items() for kind in kinds[:-1]}
     expected |= dict.fromkeys("entropy largest_logit query_norm key_norm".split(), kinds)
     expected |= {"output_change": dict.fromkeys(stacks, ()), "log_z": {"": ()}}
-    assert {name: found[name] for name in expected} == expected
-    for places in found.values():
-        assert set(places) and all(len(own) <= 1 for own in places.values())
+    assert {name: forms[name] for name in expected} == expected
+    for places in forms.values():
+        assert set(places) and all(len(form) <= 1 for form in places.values())
 
 
 @pytest.mark.long
@@ -94,7 +94,7 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
 
     state: Any = SimpleNamespace(params=after)
     measured: Any = probes.compiled(run, measure)(Observation(state, before, batch))
-    found, single = measured
+    metrics, single = measured
 
     look = observe_function(POST_LN)
     (outputs, olds), (_, news) = look(before, packed), look(after, packed)
@@ -124,7 +124,7 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
         return expected
 
     expected = one_by_one(outputs.arrays(), olds, news, norms)
-    assert set(expected) <= set(found)
+    assert set(expected) <= set(metrics)
     # No text reaches the last places, and in none a token occurs twice.
     assert np.isfinite(single.pop("loss_by_place")[""][:3]).all()
     unknown = {
@@ -135,10 +135,10 @@ def test_training_logs_the_parameters_before_a_step_and_the_change_that_it_made(
     assert unknown == {"duplicate_token", "prefix_match"}
     for name in DIAGNOSTICS:
         for place, values in single[name].items():
-            together = found["/".join(filter(None, (place, name)))]
+            together = metrics["/".join(filter(None, (place, name)))]
             np.testing.assert_allclose(values, together, rtol=1e-5, err_msg=name)
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(metrics[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.long
@@ -149,9 +149,9 @@ def test_the_profile_is_what_admins_profiling_measured():
     key, batch = jax.random.key(3), tiny.packed_batch()
     draw = functools.partial(initialisation.initialise, make(config))
     params = nn.unbox(jax.jit(draw)(key, batch))
-    found = diagnostics.profile(make(config), params, batch, key)
-    assert set(found) == {"encoder", "decoder"}
-    for stack, rows in found.items():
+    profile = diagnostics.profile(make(config), params, batch, key)
+    assert set(profile) == {"encoder", "decoder"}
+    for stack, rows in profile.items():
         expected = [(layer + 1, kind) for layer, kind in sublayers(config, stack)]
         assert [(row["layer"], row["kind"]) for row in rows] == expected
         assert [row["sublayer"] for row in rows] == list(range(1, len(rows) + 1))

@@ -32,12 +32,12 @@ def texts(segments: np.ndarray) -> list[tuple[int, list[Any]]]:
     ]
 
 
-def shares(decoder, chosen) -> np.ndarray:
-    """The mean weight of queries on what `chosen` names, of those that it names anything for."""
+def shares(decoder, keys_of) -> np.ndarray:
+    """The mean weight of queries on what `keys_of` names, of those that it names anything for."""
     weights, masses = decoder.weights["self_attention"], []
     for row, places in texts(decoder.segments):
         for at, query in enumerate(places):
-            if keys := [places[key] for key in chosen(row, places, at)]:
+            if keys := [places[key] for key in keys_of(row, places, at)]:
                 masses.append(np.sum(weights[:, row, :, query][..., keys], axis=-1))
     assert len(masses) > 4
     return np.mean(masses, axis=0)
@@ -47,8 +47,8 @@ def test_shares_of_heads_are_those_of_plain_loops(decoder):
     tokens = np.asarray(heads.read_tokens(tiny.packed_batch(), "decoder"))
 
     def copies(row, places, at):
-        own = tokens[row, places[at]]
-        return [key for key in range(at) if tokens[row, places[key]] == own]
+        token = tokens[row, places[at]]
+        return [key for key in range(at) if tokens[row, places[key]] == token]
 
     expected = {
         heads.sink_mass: shares(decoder, lambda row, places, at: [0] if at else []),
@@ -67,9 +67,9 @@ def test_shares_of_heads_are_those_of_plain_loops(decoder):
 
 def test_values_of_first_tokens_and_what_weights_lack_of_1(decoder):
     norms = decoder.value_norm["self_attention"]
-    places = [(row, own) for row, own in texts(decoder.segments)]
-    first = np.mean([norms[:, row, :, own[0]] for row, own in places], axis=0)
-    others = np.mean([norms[:, row, :, at] for row, own in places for at in own[1:]], axis=0)
+    places = [(row, text) for row, text in texts(decoder.segments)]
+    first = np.mean([norms[:, row, :, text[0]] for row, text in places], axis=0)
+    others = np.mean([norms[:, row, :, at] for row, text in places for at in text[1:]], axis=0)
     np.testing.assert_allclose(heads.value_ratio(decoder), first / others, rtol=1e-5)
     lacking = {"self_attention": 0.75 * decoder.weights["self_attention"]}
     mass = heads.off_by_one_mass(decoder._replace(weights=lacking), "self_attention")
@@ -123,12 +123,12 @@ def test_the_stream_is_that_of_plain_loops(decoder):
         name: []
         for name in ("max", "ratio", "kurtosis", "rank", "peak_first", "peak_others", "norm")
     }
-    for own in decoder.outputs:
-        tokens = own[real].astype(np.float64)
-        rows = [abs(own[row][real[row]]) for row in range(len(own)) if real[row].any()]
-        peaks = {k: np.mean([max(own[at] ** 2) / sum(own[at] ** 2) for at in v])
+    for hidden in decoder.outputs:
+        tokens = hidden[real].astype(np.float64)
+        rows = [abs(hidden[row][real[row]]) for row in range(len(hidden)) if real[row].any()]
+        peaks = {k: np.mean([max(hidden[at] ** 2) / sum(hidden[at] ** 2) for at in v])
                  for k, v in (("first", firsts), ("others", others))}  # fmt: skip
-        norms = [np.mean([np.linalg.norm(own[at]) for at in v]) for v in (firsts, others)]
+        norms = [np.mean([np.linalg.norm(hidden[at]) for at in v]) for v in (firsts, others)]
         values = np.linalg.svd(tokens - tokens.mean(axis=0), compute_uv=False) ** 2
         shares = values / values.sum()
         for name, value in {
@@ -169,14 +169,14 @@ def test_kernels_are_measured_one_by_one(step):
         parameter_name(path): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(step.before)
     }
-    chosen = {name for name in leaves if is_kernel(step.roles[name])}
+    names = {name for name in leaves if is_kernel(step.roles[name])}
     norms = kernels.norms(step.before, step.roles)
     ranks = kernels.stable_ranks(step.before, step.roles)
     same = kernels.cosines(step.before, step.before, step.roles)
     between = kernels.cosines(change, step.before, step.roles)
-    assert norms.keys() == ranks.keys() == same.keys() == chosen
-    assert {"decoder/feed_forward/up", "decoder/self_attention/output"} <= chosen
-    for name in chosen:
+    assert norms.keys() == ranks.keys() == same.keys() == names
+    assert {"decoder/feed_forward/up", "decoder/self_attention/output"} <= names
+    for name in names:
         inputs = (step.roles[name].matrix or (1, 0))[0]
         for layer, kernel in enumerate(leaves[name]):
             matrix = kernel.reshape(math.prod(kernel.shape[:inputs]), -1)
@@ -191,8 +191,8 @@ def test_kernels_are_measured_one_by_one(step):
     # Where one singular value stands out, it is exact: here 2 beside 1s.
     up = "decoder/feed_forward/up"
     before: Any = step.before
-    own = np.stack([np.eye(16, 24) + np.eye(16, 24) * (np.arange(24) == 0)] * 2)
-    stack = before["decoder"] | {"feed_forward": before["decoder"]["feed_forward"] | {"up": own}}
+    array = np.stack([np.eye(16, 24) + np.eye(16, 24) * (np.arange(24) == 0)] * 2)
+    stack = before["decoder"] | {"feed_forward": before["decoder"]["feed_forward"] | {"up": array}}
     singled = kernels.stable_ranks(before | {"decoder": stack}, step.roles)
     np.testing.assert_allclose(singled[up], (15 + 4) / 4, rtol=1e-3)
 
@@ -210,8 +210,8 @@ def test_losses_by_place_and_by_layer(step):
     places = np.asarray(batch["targets_positions"])
     by_place = np.asarray(losses.by_place(each, jnp.asarray(places)))
     for number, (low, high) in enumerate(itertools.pairwise([0, 1, 2, 4, 8])):
-        own = each[real & (places >= low) & (places < high)]
-        np.testing.assert_allclose(by_place[number], np.mean(own) if own.size else np.nan)
+        bucket = each[real & (places >= low) & (places < high)]
+        np.testing.assert_allclose(by_place[number], np.mean(bucket) if bucket.size else np.nan)
     # The last sublayer's stream gives the model's own logits.
     lens = PROBES["lens"](step)["decoder"]
     np.testing.assert_allclose(lens[-1], np.nanmean(each), rtol=1e-5)
@@ -232,11 +232,11 @@ def test_noise_is_that_of_gradients_row_by_row():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(losses, "gradients", gradients)
-        found = losses.noise(None, None, None, step_batch)  # pyright: ignore
+        noise = losses.noise(None, None, None, step_batch)  # pyright: ignore
     covariance = np.cov(rows.T, ddof=1)
-    np.testing.assert_allclose(found["trace"], np.trace(covariance), rtol=1e-5)
+    np.testing.assert_allclose(noise["trace"], np.trace(covariance), rtol=1e-5)
     mean = rows.mean(axis=0)
-    np.testing.assert_allclose(found["square"], mean @ mean - np.trace(covariance) / 6, rtol=1e-4)
+    np.testing.assert_allclose(noise["square"], mean @ mean - np.trace(covariance) / 6, rtol=1e-4)
 
 
 @pytest.mark.long

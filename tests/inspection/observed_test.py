@@ -41,33 +41,33 @@ def test_observing_changes_no_logits_and_numbers_sublayers_as_they_run():
     logits = outputs.arrays()
     expected = tiny.apply_function(PRE_LN)(params, tiny.packed_batch())
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
-    shown = jax.device_get(observed["decoder"])
-    assert len(shown.outputs) == len(sublayers(PRE_LN, "decoder"))
-    np.testing.assert_array_equal(shown.inputs[1:], shown.outputs[:-1])
-    np.testing.assert_allclose(shown.inputs + shown.branches, shown.outputs, rtol=1e-5, atol=1e-5)
-    final = shown.final[shown.real] @ np.asarray(params["embedding"]["table"]).T
-    np.testing.assert_allclose(final, logits[shown.real], rtol=1e-4, atol=1e-5)
+    view = jax.device_get(observed["decoder"])
+    assert len(view.outputs) == len(sublayers(PRE_LN, "decoder"))
+    np.testing.assert_array_equal(view.inputs[1:], view.outputs[:-1])
+    np.testing.assert_allclose(view.inputs + view.branches, view.outputs, rtol=1e-5, atol=1e-5)
+    final = view.final[view.real] @ np.asarray(params["embedding"]["table"]).T
+    np.testing.assert_allclose(final, logits[view.real], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.long
 def test_a_kernel_that_holds_no_weights_shows_the_same():
     config = dataclasses.replace(PRE_LN, attention_kernel="splash")
     params, batch = tiny.random_parameters(PRE_LN), tiny.packed_batch()
-    found, expected = (stepwise(observe)(make(c), params, batch) for c in (config, PRE_LN))
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    outputs, expected = (stepwise(observe)(make(c), params, batch) for c in (config, PRE_LN))
+    jax.tree.map(np.testing.assert_array_equal, outputs, expected)
 
 
 def test_what_is_not_asked_for_is_not_computed(monkeypatch):
     """A training pass costs what it costs of a model that shows nothing."""
     params, batch = tiny.random_parameters(ADMIN), tiny.packed_batch()
 
-    def cost(**asked):
+    def cost(**options):
         def total(params) -> tuple:
-            out: Any = make(ADMIN).apply({"params": params}, batch, deterministic=True, **asked)
-            return jnp.sum(out[0] if asked else out), out
+            out: Any = make(ADMIN).apply({"params": params}, batch, deterministic=True, **options)
+            return jnp.sum(out[0] if options else out), out
 
-        found: Any = jax.jit(jax.grad(total, has_aux=True)).lower(params).cost_analysis()
-        return {name: found[name] for name in ("flops", "transcendentals", "bytes accessed")}
+        costs: Any = jax.jit(jax.grad(total, has_aux=True)).lower(params).cost_analysis()
+        return {name: costs[name] for name in ("flops", "transcendentals", "bytes accessed")}
 
     ours, all_shown = cost(), cost(mutable=["intermediates"])
     for module in (attention, residual, transformer):
@@ -79,21 +79,21 @@ def test_what_is_not_asked_for_is_not_computed(monkeypatch):
 
 def test_branch_variance_is_over_the_entries_of_real_tokens():
     _, _, observed = seen(ADMIN)
-    shown = jax.device_get(observed["decoder"])
-    expected = [np.var(branch[shown.real]) for branch in shown.branches]
-    np.testing.assert_allclose(jax.jit(branch_variance)(shown), expected, rtol=1e-5)
+    view = jax.device_get(observed["decoder"])
+    expected = [np.var(branch[view.real]) for branch in view.branches]
+    np.testing.assert_allclose(jax.jit(branch_variance)(view), expected, rtol=1e-5)
 
 
 def test_attention_is_measured_at_every_real_query():
     params, _, observed = jax.device_get(seen(POST_LN))
     expected = slow_attention(POST_LN, params, observed, tiny.packed_batch())
     for (stack, kind), slow in expected.items():
-        shown = observed[stack]
-        largest = jax.jit(largest_logit, static_argnums=1)(shown, kind)
+        view = observed[stack]
+        largest = jax.jit(largest_logit, static_argnums=1)(view, kind)
         np.testing.assert_allclose(largest, slow.pop("largest"), rtol=1e-4)
         for name, values in slow.items():
-            found = jax.jit(mean_over_queries)(shown, getattr(shown, name)[kind])
-            np.testing.assert_allclose(found, values, rtol=1e-4, err_msg=name)
+            mean = jax.jit(mean_over_queries)(view, getattr(view, name)[kind])
+            np.testing.assert_allclose(mean, values, rtol=1e-4, err_msg=name)
 
 
 def test_values_are_measured_at_every_key():
@@ -111,17 +111,17 @@ def test_the_largest_logit_is_shown_as_it_is_before_it_is_capped():
     """In the first layer, whose queries and keys no cap has changed; capped it is at most 0.1."""
     config = dataclasses.replace(PRE_LN, attention_softcap=0.1)
     params, batch = tiny.random_parameters(PRE_LN), tiny.packed_batch()
-    (_, shown), (_, plain) = (observe_function(c)(params, batch) for c in (config, PRE_LN))
-    capped, largest = (x["decoder"].largest_logit["self_attention"][0] for x in (shown, plain))
+    (_, with_cap), (_, plain) = (observe_function(c)(params, batch) for c in (config, PRE_LN))
+    capped, largest = (x["decoder"].largest_logit["self_attention"][0] for x in (with_cap, plain))
     np.testing.assert_allclose(capped, largest, rtol=1e-5)
     assert np.max(largest) > 0.1
-    first, second = (np.asarray(seen["decoder"].outputs) for seen in (shown, plain))
+    first, second = (np.asarray(observed["decoder"].outputs) for observed in (with_cap, plain))
     assert not np.allclose(first, second)
 
 
 def slow_attention(config, params, observed, batch):
     """{(stack, kind): {reading: its value in each layer}}."""
-    found = {}
+    readings = {}
     for stack, kinds in tiny.stacks(config).items():
         side = "inputs" if stack == "encoder" else "targets"
         for index, kind in enumerate(kinds[:-1]):
@@ -151,8 +151,8 @@ def slow_attention(config, params, observed, batch):
                         ),
                     }
                 )
-            found[stack, kind] = {name: [row[name] for row in rows] for name in rows[0]}
-    return found
+            readings[stack, kind] = {name: [row[name] for row in rows] for name in rows[0]}
+    return readings
 
 
 def slow_heads(weights, x, other):
@@ -170,14 +170,14 @@ def test_output_change_is_by_token_entry_and_square_of_the_step():
         change = np.asarray(after[stack].final) - np.asarray(before[stack].final)
         tokens = np.concatenate(reference.by_example(tiny.packed_batch(), side, change))
         expected = np.mean([token @ token for token in tokens]) / (POST_LN.d_model * 0.1**2)
-        found = jax.jit(output_change)(before[stack], after[stack], 0.1)
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        mean_change = jax.jit(output_change)(before[stack], after[stack], 0.1)
+        np.testing.assert_allclose(mean_change, expected, rtol=1e-5)
 
 
 def test_token_similarity_is_the_mean_cosine_of_pairs_of_a_text():
     _, _, observed = seen(POST_LN)
     for stack, side in (("encoder", "inputs"), ("decoder", "targets")):
-        found = jax.jit(token_similarity)(observed[stack])
+        means = jax.jit(token_similarity)(observed[stack])
         for number, stream in enumerate(observed[stack].outputs):
             cosines = [
                 a @ b / np.linalg.norm(a) / np.linalg.norm(b)
@@ -186,7 +186,7 @@ def test_token_similarity_is_the_mean_cosine_of_pairs_of_a_text():
                 for j, b in enumerate(text)
                 if i != j
             ]
-            np.testing.assert_allclose(found[number], np.mean(cosines), rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(means[number], np.mean(cosines), rtol=1e-4, atol=1e-6)
 
 
 def test_a_single_tokens_output_gradient_is_that_of_the_bias_that_is_added_to_it():
@@ -195,9 +195,9 @@ def test_a_single_tokens_output_gradient_is_that_of_the_bias_that_is_added_to_it
     params = tiny.random_parameters(POST_LN)
     batch = tiny.pack([tiny.sentences((1, 1)), [], []])
     norms, gradient = jax.device_get(gradient_function()(params, batch))
-    for stack, found in norms.items():
-        assert np.all(found > 0)
-        for norm, (layer, kind) in zip(found, sublayers(POST_LN, stack), strict=True):
+    for stack, stack_norms in norms.items():
+        assert np.all(stack_norms > 0)
+        for norm, (layer, kind) in zip(stack_norms, sublayers(POST_LN, stack), strict=True):
             bias = gradient[stack][f"{kind}_residual"]["post_norm"]["bias"][layer]
             np.testing.assert_allclose(norm, np.linalg.norm(bias), rtol=1e-4, err_msg=kind)
 

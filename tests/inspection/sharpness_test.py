@@ -69,15 +69,15 @@ def test_what_training_logs_is_of_its_parameters_and_its_optimizer():
     scales = jax.tree.map(lambda leaf: 0.1 + jnp.abs(jnp.sin(7 * leaf)), params)
     flat = np.asarray(ravel_pytree(scales)[0], np.float64) ** -0.5
     measure = functools.partial(sharpness.measure, lambda params: 3 * loss(params), clip_norm=0.0)
-    found, plain = (jax.jit(measure)(params, own) for own in (scales, None))
-    assert set(found) - set(plain) == {"preconditioned_sharpness"}
+    metrics, plain = (jax.jit(measure)(params, tree) for tree in (scales, None))
+    assert set(metrics) - set(plain) == {"preconditioned_sharpness"}
     values, vectors = np.linalg.eigh(dense)
-    np.testing.assert_allclose(found["sharpness"], 3 * values[-1], rtol=1e-3)
+    np.testing.assert_allclose(metrics["sharpness"], 3 * values[-1], rtol=1e-3)
     expected = 3 * np.linalg.eigvalsh(flat[:, None] * dense * flat)[-1]
-    np.testing.assert_allclose(found["preconditioned_sharpness"], expected, rtol=1e-3)
+    np.testing.assert_allclose(metrics["preconditioned_sharpness"], expected, rtol=1e-3)
     gradient = ravel_pytree(jax.jit(jax.grad(loss))(params))[0]
     expected = (vectors[:, -1] @ gradient) ** 2 / (gradient @ gradient)
-    for measured in (found, plain):
+    for measured in (metrics, plain):
         np.testing.assert_allclose(measured["gradient_alignment"], expected, rtol=1e-2)
 
 
@@ -87,7 +87,7 @@ def test_clipping_leaves_the_curvature_that_adams_steps_meet():
     params, loss, _ = network()
     gradient = jax.jit(jax.grad(loss))(params)
     norm = float(optax.tree.norm(gradient))
-    found = []
+    curvatures = []
     for clip_norm in (0.0, 2 * norm, norm / 7):
         transform = optax.chain(
             optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
@@ -99,8 +99,8 @@ def test_clipping_leaves_the_curvature_that_adams_steps_meet():
             _, state = update(gradient, state)
         scales = jax.tree.map(lambda nu: jnp.sqrt(nu / (1 - 0.9**3)), state[1].nu)
         measure = jax.jit(functools.partial(sharpness.measure, loss, clip_norm=clip_norm))
-        found.append(float(measure(params, scales)["preconditioned_sharpness"]))
-    np.testing.assert_allclose(found, found[0], rtol=1e-3)
+        curvatures.append(float(measure(params, scales)["preconditioned_sharpness"]))
+    np.testing.assert_allclose(curvatures, curvatures[0], rtol=1e-3)
 
 
 @pytest.mark.parametrize("row", [name for name, row in OPTIMIZERS.items() if row.adam])
@@ -109,12 +109,12 @@ def test_the_preconditioner_is_what_a_step_of_adam_divides_by(row):
     share = Share(learning_rate=0.25, epsilon=0.5)
     roles = {"w": Role((1, 1), False, False, share=share), "b": Role(None, False, False)}
     params = {"w": jnp.asarray(draw(3, 4)), "b": jnp.asarray(draw(4, seed=1))}
-    own: dict[str, Any] = dict(beta1=0.0, beta2=0.9, epsilon=0.3, groups=(("w", 0.2, 0.0),))
-    own["weight_decay"] = 0.0
-    transform = make_optimizer(row, 0.7, lambda: roles, **own)
+    fields: dict[str, Any] = dict(beta1=0.0, beta2=0.9, epsilon=0.3, groups=(("w", 0.2, 0.0),))
+    fields["weight_decay"] = 0.0
+    transform = make_optimizer(row, 0.7, lambda: roles, **fields)
 
     def preconditioner(**changes) -> Any:
-        settings = optimizer_settings(**({"name": row} | own | changes))
+        settings = optimizer_settings(**({"name": row} | fields | changes))
         return jax.jit(lambda state: optimizer.adam_preconditioner(state, settings, roles))(state)
 
     state, update = jax.jit(transform.init)(params), jax.jit(transform.update)
@@ -122,15 +122,15 @@ def test_the_preconditioner_is_what_a_step_of_adam_divides_by(row):
         gradients = jax.tree.map(lambda leaf, n=number: jnp.cos(n + 3 * leaf), params)
         updates, state = update(gradients, state, params)
         params = optax.apply_updates(params, updates)
-    found = preconditioner()
+    divisors = preconditioner()
     steps: Any = updates
     for name, step in steps.items():
-        np.testing.assert_allclose(-0.7 * gradients[name] / found[name], step, rtol=1e-4)
+        np.testing.assert_allclose(-0.7 * gradients[name] / divisors[name], step, rtol=1e-4)
 
     # Momentum is short of gradients that stay by its bias, after 3 steps.
     short = preconditioner(beta1=0.9)
-    for name in found:
-        np.testing.assert_allclose(short[name], (1 - 0.9**3) * found[name], rtol=1e-5)
+    for name in divisors:
+        np.testing.assert_allclose(short[name], (1 - 0.9**3) * divisors[name], rtol=1e-5)
 
     # Where not all steps are Adam's, at rates that are known, there is none.
     for changes in (

@@ -31,17 +31,17 @@ def _slow_spike_score(values, window, deviations):
 
 @pytest.mark.parametrize(("window", "deviations"), [(1_000, 7), (1_000, 3), (200, 7)])
 def test_the_score_is_that_of_its_definition(series, window, deviations):
-    found = spike_score(series, window=window, deviations=deviations)
-    assert found == pytest.approx(_slow_spike_score(series, window, deviations))
-    assert 0 < found < 5
+    score = spike_score(series, window=window, deviations=deviations)
+    assert score == pytest.approx(_slow_spike_score(series, window, deviations))
+    assert 0 < score < 5
 
 
 @pytest.mark.parametrize("outlier", [np.nan, np.inf, -np.inf, 1e8, 1e14])
 def test_what_is_huge_or_not_finite_spikes_and_what_is_not_enters_no_mean(series, outlier):
     series[[500, 501, 2_000]] = outlier
-    found = spike_score(series)
-    assert found == pytest.approx(_slow_spike_score(series, 1_000, 7))
-    assert 0 < found < 5
+    score = spike_score(series)
+    assert score == pytest.approx(_slow_spike_score(series, 1_000, 7))
+    assert 0 < score < 5
 
 
 def test_an_even_series_has_no_spike_and_a_short_one_no_score():

@@ -13,10 +13,10 @@ def test_an_update_is_measured_over_the_kernels_of_a_layer(size):
     config = tiny.config("admin")
     before, after = (jax.device_get(tiny.random_parameters(config, seed)) for seed in (0, 1))
     after = jax.tree.map(lambda old, new: old + np.float32(size) * new, before, after)
-    found = update(before, after, tiny.roles(config))
-    assert set(found) == {"encoder", "decoder"}
+    updates = update(before, after, tiny.roles(config))
+    assert set(updates) == {"encoder", "decoder"}
     kernels = ("query", "key", "value", "output", "up", "down")
-    for stack, measured in found.items():
+    for stack, measured in updates.items():
         paths = [path for path in tiny.flat(before[stack]) if path.endswith(kernels)]
         for layer in range(2):
             old, new = (
@@ -30,8 +30,8 @@ def test_an_update_is_measured_over_the_kernels_of_a_layer(size):
                 "angle": _angle(old, new),
             }
             for name, value in expected.items():
-                own = getattr(measured, name)[layer]
-                np.testing.assert_allclose(own, value, rtol=1e-2 if size < 1 else 1e-5)
+                reading = getattr(measured, name)[layer]
+                np.testing.assert_allclose(reading, value, rtol=1e-2 if size < 1 else 1e-5)
 
 
 def _angle(old, new):
