@@ -19,9 +19,9 @@ from tests.tasks.small import (
 from transformer_jax.data.prepare.tokenizer import EOS_ID
 
 
-def test_perplexity_a_word_is_that_of_the_bytes_of_all_texts(made):
+def test_perplexity_a_word_is_that_of_the_bytes_of_all_texts(models):
     """Nats of every byte and end of a text, for each word and line end; texts are cut in pieces."""
-    run, params = made("causal_lm")
+    run, params = models("causal_lm")
     split = run.data.split("test")
     texts = split.examples["text"]
     nats, tokens = 0.0, 0
@@ -33,15 +33,15 @@ def test_perplexity_a_word_is_that_of_the_bytes_of_all_texts(made):
     assert tokens == sum(len(text.encode()) + 1 for text in texts)  # nothing is lost in pieces
     assert len(texts) < sum(len(numbers[numbers >= 0]) for _, numbers in split.batches)
     words = sum(len(text.split()) + len(text.removesuffix("\n").split("\n")) for text in texts)
-    found = losses(run, params, split)
-    assert found["word_perplexity"] == pytest.approx(np.exp(nats / words), rel=1e-4)
-    assert found["token_loss"] == pytest.approx(nats / tokens, rel=1e-5)
-    assert found["perplexity"] == pytest.approx(np.exp(nats / tokens), rel=1e-4)
+    metrics = losses(run, params, split)
+    assert metrics["word_perplexity"] == pytest.approx(np.exp(nats / words), rel=1e-4)
+    assert metrics["token_loss"] == pytest.approx(nats / tokens, rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(np.exp(nats / tokens), rel=1e-4)
 
 
-def test_words_that_the_tokenizer_does_not_know_leave_no_perplexity_a_word(made):
+def test_words_that_the_tokenizer_does_not_know_leave_no_perplexity_a_word(models):
     """Whatever is unknown is cheap to predict; an <unk> that the text holds is a word."""
-    run, params = made("causal_lm")
+    run, params = models("causal_lm")
     split = run.data.split("test")
     (batch, numbers), *others = split.batches
     unknown = batch | {"targets": np.where(batch["targets"] > 3, 3, batch["targets"])}
@@ -52,12 +52,12 @@ def test_words_that_the_tokenizer_does_not_know_leave_no_perplexity_a_word(made)
     assert "word_perplexity" in losses(run, params, changed)
 
 
-def test_the_likeliest_continuation_is_what_one_finds_token_by_token(made):
+def test_the_likeliest_continuation_is_what_one_finds_token_by_token(models):
     """Without a cache, reading the whole text again for each token."""
-    run, params = made("causal_lm")
+    run, params = models("causal_lm")
     run = decoding(run, method="greedy")
     prompts = ["a b", "d e", ""]
-    for prompt, (found,) in zip(prompts, results(run, params, prompts), strict=True):
+    for prompt, (text,) in zip(prompts, results(run, params, prompts), strict=True):
         (ids,) = run.data.tokenizer.encode([prompt])
         length = len(ids)
         while len(ids) < length + run.decode.extra_length - 1:  # the last can only be eos
@@ -72,31 +72,31 @@ def test_the_likeliest_continuation_is_what_one_finds_token_by_token(made):
             if token == EOS_ID:
                 break
             ids.append(token)
-        assert found == run.data.tokenizer.decode(ids)
+        assert text == run.data.tokenizer.decode(ids)
 
 
-def test_a_stream_is_what_results_are(made):
+def test_a_stream_is_what_results_are(models):
     """Piece by piece and whole: for each of several lines, and for each of several samples."""
-    run, params = made("causal_lm")
+    run, params = models("causal_lm")
     run = decoding(run, num_samples=3)
     lines = ["a b", "", "a b"]
-    found = results(run, params, lines)
-    assert [len(samples) for samples in found] == [3, 3, 3]
+    by_line = results(run, params, lines)
+    assert [len(samples) for samples in by_line] == [3, 3, 3]
     assert all(
-        text.startswith(line) for line, row in zip(lines, found, strict=True) for text in row
+        text.startswith(line) for line, row in zip(lines, by_line, strict=True) for text in row
     )
     # Each sample and each line has draws of its own.
-    assert len(set(found[0] + found[2])) > 3
-    for number, (line, samples) in enumerate(zip(lines, found, strict=True)):
+    assert len(set(by_line[0] + by_line[2])) > 3
+    for number, (line, samples) in enumerate(zip(lines, by_line, strict=True)):
         pieces = list(stream(run, params, line, number))
         assert "".join(pieces) == "\n".join(samples) + "\n"
         assert len(pieces) > 3
     one = results(decoding(run, num_samples=1), params, lines)
-    assert [row[:1] for row in found] == one
+    assert [row[:1] for row in by_line] == one
 
 
-def test_a_result_ends_before_a_stop_text_in_a_stream_too(made):
-    run, params = made("causal_lm")
+def test_a_result_ends_before_a_stop_text_in_a_stream_too(models):
+    run, params = models("causal_lm")
     prompt = "a b"
     ((whole,),) = results(run, params, [prompt])
     written = whole.removeprefix(prompt)
@@ -109,9 +109,9 @@ def test_a_result_ends_before_a_stop_text_in_a_stream_too(made):
     assert "".join(stream(run, params, prompt)) == cut + "\n"
 
 
-def test_samples_of_a_language_model_continue_the_beginnings_of_texts(made):
+def test_samples_of_a_language_model_continue_the_beginnings_of_texts(models):
     """As many tokens as a row of training has; there is no position for more."""
-    run, params = made("causal_lm")
+    run, params = models("causal_lm")
     split = run.data.split("test")
     scores, samples = score(run, params, split)
     assert scores == {}
@@ -119,20 +119,20 @@ def test_samples_of_a_language_model_continue_the_beginnings_of_texts(made):
         assert (source, reference) == (text[:2], text[2:8])
 
 
-def test_a_continuation_ends_where_positions_do(made):
+def test_a_continuation_ends_where_positions_do(models):
     """The last token is written and not read."""
-    run, _ = made("causal_lm")
+    run, _ = models("causal_lm")
     limit = run.task.limit
     assert limit(np.array([2, 15, 16]), 6, 16).tolist() == [6, 2, 1]
     assert limit(np.array([2, 15, 16]), 6, None).tolist() == [6, 6, 6]
 
 
-def test_runs_that_differ_in_their_residual_scheme_alone_see_the_same_batches(made):
-    run, _ = made("causal_lm")
+def test_runs_that_differ_in_their_residual_scheme_alone_see_the_same_batches(models):
+    run, _ = models("causal_lm")
     other = beside(run, LANGUAGE_MODEL | {"model.residual": "admin"})
     streams, others = run.data.train_streams(), other.data.train_streams()
     assert streams.fingerprint == others.fingerprint
-    for expected, found in itertools.islice(zip(streams, others, strict=True), 5):
-        assert expected.keys() == found.keys()
+    for expected, batch in itertools.islice(zip(streams, others, strict=True), 5):
+        assert expected.keys() == batch.keys()
         for name, rows in expected.items():
-            np.testing.assert_array_equal(found[name], rows)
+            np.testing.assert_array_equal(batch[name], rows)

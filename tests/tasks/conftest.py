@@ -6,6 +6,6 @@ from tests.tasks import small
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
+def models(tmp_path_factory):
     """task -> (run, parameters) of an untrained model."""
     return small.make_models(tmp_path_factory.mktemp("tasks"))

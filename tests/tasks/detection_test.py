@@ -103,28 +103,28 @@ def test_boxes_are_trained_on_scored_and_written(config, folder, tmp_path):
     one, blank, other = (tmp_path / "found").read_text().split("\n")[:3]
     assert blank == ""
     for path, line in zip(paths, (one, other), strict=True):
-        found = json.loads(line)
-        assert found["file"] == str(path)
-        assert len(found["boxes"]) == len(found["labels"]) == len(found["coco"])
-        assert all(row["image_id"] == int(path.stem) for row in found["coco"])
-        assert [row["category_name"] for row in found["coco"]] == found["labels"]
+        record = json.loads(line)
+        assert record["file"] == str(path)
+        assert len(record["boxes"]) == len(record["labels"]) == len(record["coco"])
+        assert all(row["image_id"] == int(path.stem) for row in record["coco"])
+        assert [row["category_name"] for row in record["coco"]] == record["labels"]
         names = json.loads((whole / "labels.json").read_text())
-        assert [names[row["category_id"]] for row in found["coco"]] == found["labels"]
+        assert [names[row["category_id"]] for row in record["coco"]] == record["labels"]
 
 
-@pytest.mark.parametrize(("names", "found"), [(("bright",), ("bright",)), ((), None)])
-def test_one_class_is_enough_as_the_other_is_none(config, folder, names, found):
+@pytest.mark.parametrize(("names", "labels"), [(("bright",), ("bright",)), ((), None)])
+def test_one_class_is_enough_as_the_other_is_none(config, folder, names, labels):
     content = json.loads((folder / "test.json").read_text())
     numbers = [row["id"] for row in content["categories"] if row["name"] in names]
     rows = [row for row in content["annotations"] if row["category_id"] in numbers]
     file = f"only_{len(names)}.json"
     (folder / file).write_text(json.dumps(content | {"annotations": rows}))
-    own = config(data__train=(file,), data__validation=(file,), data__test=())
-    if found is None:
+    settings = config(data__train=(file,), data__validation=(file,), data__test=())
+    if labels is None:
         with pytest.raises(ValueError, match="it has no labels, so there is nothing to learn"):
-            build(own)
+            build(settings)
     else:
-        assert build(own).data.labels == found
+        assert build(settings).data.labels == labels
 
 
 @pytest.mark.long
@@ -165,7 +165,7 @@ def test_boxes_of_batches_lie_where_their_objects_are(config, changes):
     """What is bright or dark is inside of a box of that label, and fills it; edges are blurred."""
     data = build(config(**changes)).data
     assert data.labels == ("bright", "dark")
-    seen = 0
+    count = 0
     for pixels, labels, boxes in rows_of(data, 3):
         sides = np.array(pixels.shape[::-1])
         outside = np.zeros(pixels.shape, bool)
@@ -177,10 +177,10 @@ def test_boxes_of_batches_lie_where_their_objects_are(config, changes):
             outside[max(y0 - 2, 0) : y1 + 2, max(x0 - 2, 0) : x1 + 2] = False
             inner = pixels[y0 + 2 : y1 - 2, x0 + 2 : x1 - 2]
             assert np.all(inner > 180 if label == 1 else inner < 60)
-            seen += inner.size > 2
+            count += inner.size > 2
         beside = pixels[outside & (pixels > 0)]  # black is where nothing was before a shift
         assert beside.size == 0 or np.all((beside > 100) & (beside < 140))
-    assert seen > 10
+    assert count > 10
 
 
 def test_too_many_boxes_are_left_out_and_all_is_told(config, folder, capsys):
@@ -192,9 +192,9 @@ def test_too_many_boxes_are_left_out_and_all_is_told(config, folder, capsys):
     assert summary.empty["boxes"] == 6
     assert summary.lengths["target"][-1] == 3
     assert inspect(config(), None) == 0
-    shown = capsys.readouterr().out
-    assert "target boxes: median / 90 % / longest" in shown
-    assert "train: 1 boxes without area and 1 crowds or difficult boxes are left out" in shown
+    text = capsys.readouterr().out
+    assert "target boxes: median / 90 % / longest" in text
+    assert "train: 1 boxes without area and 1 crowds or difficult boxes are left out" in text
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,10 @@ def test_what_is_told_comes_back_to_the_pixels_of_the_file(config, fit, size):
     settings = run.data.settings.images
     assert settings is not None
     box, whole = np.array([[20.0, 10.0, 40.0, 30.0]]), np.zeros((ROWS, COLUMNS, 1), np.uint8)
-    _, seen = images.fitted(whole, box / [COLUMNS, ROWS, COLUMNS, ROWS], settings)
-    told = {"boxes": seen, "scores": np.ones(1), "classes": np.zeros(1, int)}
-    (found,) = detection._found(run.trained(None), told, (ROWS, COLUMNS))
-    np.testing.assert_allclose(found["bbox"], [20, 10, 20, 20])
+    _, boxes = images.fitted(whole, box / [COLUMNS, ROWS, COLUMNS, ROWS], settings)
+    outputs = {"boxes": boxes, "scores": np.ones(1), "classes": np.zeros(1, int)}
+    (row,) = detection._found(run.trained(None), outputs, (ROWS, COLUMNS))
+    np.testing.assert_allclose(row["bbox"], [20, 10, 20, 20])
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,11 @@ def test_what_a_model_says_of_images_is_scored_and_given_for_their_paths(config)
     split = run.data.split("test")
     scores, samples = small.score(run, params, split)
     paths, expected = (split.examples[key] for key in ("image", "label"))
-    found = [label for (label,) in small.results(run, params, paths)]
-    assert small.results(run, params, [paths[2], "", paths[0]]) == [[found[2]], [""], [found[0]]]
-    right = [a == b for a, b in zip(found, expected, strict=True)]
+    labels = [label for (label,) in small.results(run, params, paths)]
+    assert small.results(run, params, [paths[2], "", paths[0]]) == [[labels[2]], [""], [labels[0]]]
+    right = [a == b for a, b in zip(labels, expected, strict=True)]
     assert scores["accuracy"] == pytest.approx(np.mean(right)) and scores["top5"] == 1
-    assert set(found) <= set(run.data.labels) and samples[0] == (paths[0], expected[0], found[0])
+    assert set(labels) <= set(run.data.labels) and samples[0] == (paths[0], expected[0], labels[0])
     log_p = [
         small.log_probabilities(run, params, batch)[row, 0]
         for batch, numbers in split.batches
@@ -67,7 +67,7 @@ def test_what_a_model_says_of_images_is_scored_and_given_for_their_paths(config)
     ]
     numbers = np.concatenate([numbers for _, numbers in split.batches])
     for number, row in zip(numbers, log_p, strict=True):
-        assert number < 0 or found[number] == run.data.labels[np.argmax(row)]
+        assert number < 0 or labels[number] == run.data.labels[np.argmax(row)]
     vectors = small.embed(run, params, paths)
     assert vectors.shape == (len(paths), 16) and np.unique(vectors, axis=0).shape == vectors.shape
     with pytest.raises(OSError, match="nowhere.png"):
@@ -81,9 +81,9 @@ def test_a_killed_run_goes_on_and_another_goes_on_from_it_with_larger_images(
 ):
     """The learned positions of the second are resampled; all else is taken as it is."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    own = {"model__max_length": 9}
-    assert train(config(**own), whole) == 0
-    assert train(config(**own, train__steps=20), resumed) == train(config(**own), resumed) == 0
+    size = {"model__max_length": 9}
+    assert train(config(**size), whole) == 0
+    assert train(config(**size, train__steps=20), resumed) == train(config(**size), resumed) == 0
     assert records(resumed) == records(whole)
     results = json.loads((resumed / "results.json").read_text())
     assert results["status"] == "finished" and results["test/accuracy"] > 0.8
@@ -96,7 +96,7 @@ def test_a_killed_run_goes_on_and_another_goes_on_from_it_with_larger_images(
     assert report["resampled"] == ["positions/table"] and not report["new"]
 
     shifted = {"model__prefix_tokens": 3, "checkpoint__init_from": str(whole), "train__steps": 1}
-    assert train(config(**own, **shifted), tmp_path / "third") == 0
+    assert train(config(**size, **shifted), tmp_path / "third") == 0
     report = json.loads((tmp_path / "third" / "init_from.json").read_text())
     assert "other places stand before" in report["left"]["positions/table"]
 
@@ -117,7 +117,7 @@ def batches_of(data, count):
     return list(itertools.islice(data.train_streams(), count))
 
 
-def shown(data, batch, row):
+def image_of(data, batch, row):
     return images.joined(batch["inputs"][row], batch["grid"][row], data.settings.images)
 
 
@@ -143,7 +143,7 @@ def test_training_augments_anew_every_epoch_and_goes_on_bit_for_bit(config):
 def test_evaluation_draws_nothing_and_has_each_image_with_its_label(config, folder):
     data = build(config(data__image_fit="cover", model__positions="sincos_2d")).data
     split = data.split("test")
-    seen, settings = 0, data.settings.images
+    count, settings = 0, data.settings.images
     assert settings is not None
     for batch, numbers in split.batches:
         for row, number in enumerate(numbers):
@@ -153,11 +153,11 @@ def test_evaluation_draws_nothing_and_has_each_image_with_its_label(config, fold
             name, label = (split.examples[key][number] for key in ("image", "label"))
             pixels = np.asarray(Image.open(name))[..., None]
             expected, _ = images.fitted(pixels, images.NO_BOXES, settings)
-            np.testing.assert_array_equal(shown(data, batch, row), expected)
+            np.testing.assert_array_equal(image_of(data, batch, row), expected)
             assert data.labels[batch["labels"][row, 0] - 1] == label
             assert not batch["labels"][row, 1:].any() and not batch["grid"][row, 0].any()
-            seen += 1
-    assert seen == drawn_images.COUNTS["test"]
+            count += 1
+    assert count == drawn_images.COUNTS["test"]
 
 
 def test_images_of_several_sizes_share_rows(config):
@@ -166,16 +166,16 @@ def test_images_of_several_sizes_share_rows(config):
     data = build(config(**changes, model__positions="sine_2d")).data
     sizes, images_seen = set(), 0
     for batch in batches_of(data, 6):
-        found = {name: (v.shape, str(v.dtype)) for name, v in batch.items()}
-        assert found == data.batch_shapes()
+        shapes = {name: (v.shape, str(v.dtype)) for name, v in batch.items()}
+        assert shapes == data.batch_shapes()
         starts = (batch["inputs_positions"] == 0) & (batch["inputs_segment_ids"] > 0)
         np.testing.assert_array_equal(batch["labels"] > 0, starts)
         sizes |= {tuple(place[2:]) for row in batch["grid"] for place in row if place[2]}
         images_seen += starts.sum()
         for grid, segments in zip(batch["grid"], batch["inputs_segment_ids"], strict=True):
             for segment in range(1, segments.max() + 1):
-                own = grid[segments == segment]
-                np.testing.assert_array_equal(own[1:], images.grid(*own[-1, 2:]))
+                places = grid[segments == segment]
+                np.testing.assert_array_equal(places[1:], images.grid(*places[-1, 2:]))
     assert len(sizes) > 1 and images_seen > 6 * 4
 
 
@@ -184,8 +184,8 @@ def test_pixels_are_kept_once_whatever_is_drawn_and_however_patches_are(config, 
     build(config()).data.train_streams()
     before = {path.name for path in cache.iterdir()}
     for changes in ({"data__augment": ()}, {"model__patch_size": 2}, {"model__prefix_tokens": 0}):
-        own = changes | {"model__positions": "sincos_2d", "model__pooling": "mean"}
-        build(config(**own)).data.train_streams()
+        settings = changes | {"model__positions": "sincos_2d", "model__pooling": "mean"}
+        build(config(**settings)).data.train_streams()
     assert {path.name for path in cache.iterdir()} == before
     build(config(data__image_fit="cover")).data.train_streams()
     assert {path.name for path in cache.iterdir()} != before

@@ -6,14 +6,14 @@ import pytest
 from tests.tasks.small import ALONE, LINES, embed, losses, score
 
 
-def test_only_a_language_model_has_a_perplexity_a_word(made):
-    run, params = made("masked_lm")
-    found = losses(run, params, run.data.split("test"))
-    assert "word_perplexity" not in found and found["perplexity"] > 1
+def test_only_a_language_model_has_a_perplexity_a_word(models):
+    run, params = models("masked_lm")
+    metrics = losses(run, params, run.data.split("test"))
+    assert "word_perplexity" not in metrics and metrics["perplexity"] > 1
 
 
-def test_samples_of_masked_words_show_the_text_hidden_whole_and_filled(made):
-    run, params = made("masked_lm")
+def test_samples_of_masked_words_show_the_text_hidden_whole_and_filled(models):
+    run, params = models("masked_lm")
     split = run.data.split("test")
     scores, samples = score(run, params, split)
     assert scores == {} and 0 < len(samples)
@@ -27,8 +27,8 @@ def test_samples_of_masked_words_show_the_text_hidden_whole_and_filled(made):
 
 
 @pytest.mark.parametrize("task", ["masked_lm", "classification"])
-def test_vectors_of_lines_come_in_their_order_whatever_the_batches(made, task):
-    run, params = made(task)
+def test_vectors_of_lines_come_in_their_order_whatever_the_batches(models, task):
+    run, params = models(task)
     vectors = embed(run, params, LINES)
     assert vectors.shape == (len(LINES), 8) and np.isfinite(vectors).all()
     for number in ALONE:

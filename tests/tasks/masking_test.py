@@ -47,28 +47,28 @@ def masking(rate, mask_id):
     return Masking(rate, mask_id, silent, (*silent, UNK_ID, mask_id), mask_id + 1)
 
 
-def assert_share(found, n, probability):
+def assert_share(count, n, probability):
     """Five standard deviations of the binomial distribution: fails by chance once in a million."""
-    assert abs(found - n * probability) < 5 * math.sqrt(n * probability * (1 - probability))
+    assert abs(count - n * probability) < 5 * math.sqrt(n * probability * (1 - probability))
 
 
 def test_masks_are_eighty_ten_ten_of_fifteen_percent():
     batch = documents(200, 502)
     masked = mask(batch)
-    inputs, shown, targets = batch["inputs"], masked["inputs"], masked["targets"]
-    chosen = targets != PAD_ID
-    n = int(chosen.sum())
+    inputs, masked_inputs, targets = batch["inputs"], masked["inputs"], masked["targets"]
+    places = targets != PAD_ID
+    n = int(places.sum())
     assert_share(n, 200 * 500, RATE)
-    np.testing.assert_array_equal(targets[chosen], inputs[chosen])
-    np.testing.assert_array_equal(shown[~chosen], inputs[~chosen])
-    assert not chosen[:, [0, -1]].any()  # neither bos nor eos
-    assert_share((shown[chosen] == MASK_ID).sum(), n, 0.8)
+    np.testing.assert_array_equal(targets[places], inputs[places])
+    np.testing.assert_array_equal(masked_inputs[~places], inputs[~places])
+    assert not places[:, [0, -1]].any()  # neither bos nor eos
+    assert_share((masked_inputs[places] == MASK_ID).sum(), n, 0.8)
     # A random token is the original one in one of MASK_ID - 4 cases.
-    assert_share((shown[chosen] == inputs[chosen]).sum(), n, 0.1 + 0.1 / (MASK_ID - 4))
-    random_tokens = shown[chosen & (shown != inputs) & (shown != MASK_ID)]
+    assert_share((masked_inputs[places] == inputs[places]).sum(), n, 0.1 + 0.1 / (MASK_ID - 4))
+    random_tokens = masked_inputs[places & (masked_inputs != inputs) & (masked_inputs != MASK_ID)]
     assert random_tokens.min() > UNK_ID
     assert_share((random_tokens < (UNK_ID + 1 + MASK_ID) / 2).sum(), len(random_tokens), 0.5)
-    assert shown.dtype == targets.dtype == np.int32
+    assert masked_inputs.dtype == targets.dtype == np.int32
 
 
 def test_every_packed_example_has_a_token_to_predict_where_it_has_one_at_all():
@@ -94,8 +94,8 @@ def test_a_tokenizers_own_special_ids_are_neither_masked_nor_drawn():
     batch = documents(200, 200)
     batch["inputs"] = np.random.default_rng(0).integers(90, 115, (200, 200), dtype=np.int32)
     masked = draw(batch, np.random.default_rng(1))
-    chosen = masked["targets"] != 0
-    assert not np.isin(batch["inputs"][chosen], [0, 101, 102]).any()
+    places = masked["targets"] != 0
+    assert not np.isin(batch["inputs"][places], [0, 101, 102]).any()
     changed = masked["inputs"][masked["inputs"] != batch["inputs"]]
     assert set(changed) - {103} == set(range(1, 150)) - {100, 101, 102, 103}
     assert (changed == 103).mean() > 0.8

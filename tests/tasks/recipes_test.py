@@ -63,7 +63,7 @@ def prompt(task, lines, limits=ROOMY):
 # What every task over tokens owes to data, training and evaluation
 
 
-def made(recipe, limits=ROOMY):
+def arrays_of(recipe, limits=ROOMY):
     return make_arrays([EXAMPLES], tokenizer_of(recipe), recipe, labels_of(recipe), limits)
 
 
@@ -77,7 +77,7 @@ def corrupt_of(recipe):
 
 def streams_of(recipe, *, packing, draw, batch_size=4, seed=0, arrays=None):
     return shuffled_streams(
-        [arrays or made(recipe)],
+        [arrays or arrays_of(recipe)],
         recipe.columns,
         {name: side_length(column.side) for name, column in recipe.columns.items()},
         batch_size=batch_size,
@@ -116,14 +116,14 @@ def test_padding_weighs_nothing_in_the_loss(task):
     """Neither at the end of a row nor in a row without an example; everything else may count."""
     row = TASKS[task]
     batches = eval_batches(
-        [made(row.recipe)],
+        [arrays_of(row.recipe)],
         row.recipe.columns,
         batch_size=16,
         draw=draw_of(row.recipe),
         corrupt=corrupt_of(row.recipe),
     )
     ((batch, numbers),) = batches
-    given: Any = batch
+    inputs: Any = batch
     assert (numbers < 0).any()
     name, column = list(row.recipe.columns.items())[-1]
     real = batch[f"{column.along or name}_segment_ids"] > 0
@@ -132,7 +132,7 @@ def test_padding_weighs_nothing_in_the_loss(task):
     @jax.jit
     def measured(outputs):
         def loss(outputs):
-            value, weight, sums = row.bound_loss(SETTINGS)(Outputs(outputs), given)
+            value, weight, sums = row.bound_loss(SETTINGS)(Outputs(outputs), inputs)
             return value, (weight, sums)
 
         return jax.value_and_grad(loss, has_aux=True)(outputs)
@@ -167,15 +167,15 @@ def test_each_epoch_and_seed_draws_anew_and_evaluation_always_the_same(task):
         _, streams = drawn_streams(recipe, batch_size=8, **changes)
         return [set(map(bytes, next(streams)["inputs"])) for _ in range(3)]
 
-    found = epochs()
-    assert found == epochs()
-    for one, other in itertools.combinations([*found, epochs(seed=1)[0]], 2):
+    sets = epochs()
+    assert sets == epochs()
+    for one, other in itertools.combinations([*sets, epochs(seed=1)[0]], 2):
         assert len(one & other) < 4
 
     def evaluated(batch_size):
         arrays, _ = drawn_streams(recipe)
-        own = {"draw": draw_of(recipe), "corrupt": corrupt_of(recipe)}
-        batches = eval_batches([arrays], recipe.columns, batch_size=batch_size, **own)
+        functions = {"draw": draw_of(recipe), "corrupt": corrupt_of(recipe)}
+        batches = eval_batches([arrays], recipe.columns, batch_size=batch_size, **functions)
         return {
             number: batch["inputs"][row][batch["inputs_segment_ids"][row] > 0].tolist()
             for batch, numbers in batches
@@ -190,7 +190,7 @@ def test_each_epoch_and_seed_draws_anew_and_evaluation_always_the_same(task):
 @pytest.mark.parametrize("task", TOKENIZED)
 def test_pieces_change_nothing(task):
     recipe = TASKS[task].recipe
-    at_once = made(recipe)
+    at_once = arrays_of(recipe)
     assert len(at_once) > 3
     pieces = [{name: EXAMPLES[name][n : n + 2] for name in recipe.reads} for n in range(0, 5, 2)]
     piecewise = make_arrays(pieces, tokenizer_of(recipe), recipe, labels_of(recipe), ROOMY)
@@ -207,9 +207,9 @@ def test_sides_of_a_pair_end_with_eos_and_too_long_pairs_are_left_out_and_counte
     limits = Limits(5, 6, "drop")
     columns, too_long = encode("translation", limits)
     assert too_long == [2, 3]
-    kept = [0, 1, 4]  # 4 is exactly as long as the limit on the source, with eos
+    numbers = [0, 1, 4]  # 4 is exactly as long as the limit on the source, with eos
     for side, name in (("inputs", "source"), ("targets", "target")):
-        texts = [EXAMPLES[name][example] for example in kept]
+        texts = [EXAMPLES[name][example] for example in numbers]
         assert columns[side] == [[*ids, EOS_ID] for ids in BYTES.encode(texts)]
 
 
@@ -290,9 +290,11 @@ def test_too_long_sentences_are_left_out_or_cut_and_counted(task):
     longer = [number for number, length in enumerate(lengths) if length > limit]
     dropped, too_long = encode(task, Limits(limit, 0, "drop"))
     assert too_long == longer and len(longer) == 2
-    for name, found in dropped.items():
-        kept = [row for row, length in zip(whole[name], lengths, strict=True) if length <= limit]
-        assert found == kept
+    for name, rows in dropped.items():
+        expected = [
+            row for row, length in zip(whole[name], lengths, strict=True) if length <= limit
+        ]
+        assert rows == expected
     cut, too_long = encode(task, Limits(limit, 0, "truncate"))
     assert too_long == longer
     for name, end in (("inputs", EOS_ID), ("labels", 0)):
@@ -317,14 +319,14 @@ def test_too_long_sentences_are_left_out_or_cut_and_counted(task):
 )
 def test_prompts_are_read_as_the_model_was_trained_and_cut_to_its_length(task, expected):
     lines = ["ab", "e", "xabcdefgh"]
-    found, too_long = prompt(task, lines, Limits(8, 8, "truncate"))
+    columns, too_long = prompt(task, lines, Limits(8, 8, "truncate"))
     line_ids = BYTES.encode([f" {line}" for line in lines] if task == "tagging" else lines)
-    assert found["inputs"] == [expected(ids) for ids in line_ids]
+    assert columns["inputs"] == [expected(ids) for ids in line_ids]
     assert too_long == [2]
     # What lies along another column is as long.
     for name, column in TASKS[task].recipe.columns.items():
-        if name in found and column.along:
-            assert list(map(len, found[name])) == list(map(len, found[column.along]))
+        if name in columns and column.along:
+            assert list(map(len, columns[name])) == list(map(len, columns[column.along]))
     assert not any(prompt(task, [])[0].values())
 
 
@@ -334,19 +336,19 @@ def test_a_prompt_is_read_as_the_same_text_of_a_split(task):
     words = [text.split() for text in texts]
     columns = {"source": texts, "target": texts, "text": texts, "words": words}
     columns |= {"label": ["bad"] * 3, "tags": [["X"] * len(row) for row in words]}
-    given, _ = encode(task, **columns)
-    asked, too_long = prompt(task, texts)
-    assert (asked["inputs"], too_long) == (given["inputs"], [])
+    of_split, _ = encode(task, **columns)
+    of_prompt, too_long = prompt(task, texts)
+    assert (of_prompt["inputs"], too_long) == (of_split["inputs"], [])
     # A label is asked for where those of a split are: there the model was trained to answer.
-    assert ("labels" in asked) == ("labels" in given)
-    for ours, theirs in zip(asked.get("labels", []), given.get("labels", []), strict=True):
+    assert ("labels" in of_prompt) == ("labels" in of_split)
+    for ours, theirs in zip(of_prompt.get("labels", []), of_split.get("labels", []), strict=True):
         assert [label > 0 for label in ours] == [label > 0 for label in theirs]
 
 
 def test_words_to_tag_end_at_blanks_and_tabs_alone():
-    found, _ = prompt("tagging", [" a  b\tc ", "a\u00a0b c"])
-    assert [np.count_nonzero(row) for row in found["labels"]] == [3, 2]
-    assert found["inputs"][0] == [BOS_ID, *BYTES.encode([" a b c"])[0], EOS_ID]
+    columns, _ = prompt("tagging", [" a  b\tc ", "a\u00a0b c"])
+    assert [np.count_nonzero(row) for row in columns["labels"]] == [3, 2]
+    assert columns["inputs"][0] == [BOS_ID, *BYTES.encode([" a b c"])[0], EOS_ID]
 
 
 @pytest.mark.parametrize("most", [None, 5, 40])

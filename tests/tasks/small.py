@@ -105,11 +105,11 @@ def make_models(folder):
     return make
 
 
-def configs(folder, own):
+def configs(folder, settings):
     """A function to a config of files in a folder from changes, "__" in whose names is a dot."""
-    own = own | {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    settings = settings | {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
     return lambda **more: load(
-        default.__file__, own | {key.replace("__", "."): more[key] for key in more}
+        default.__file__, settings | {key.replace("__", "."): more[key] for key in more}
     )
 
 

@@ -41,16 +41,16 @@ def put_back(inputs, targets):
 @pytest.mark.parametrize("rate", [0.15, 0.5])
 def test_the_spans_put_back_are_the_text(length, rate):
     for seed in range(20):
-        text, found = corrupted(length, seed, Spans(rate, 3.0, SPANS.sentinels, EOS_ID))
-        assert put_back(found["inputs"], found["targets"]) == text.tolist()
-        numbers = [token for token in found["inputs"].tolist() if token >= FIRST]
+        text, example = corrupted(length, seed, Spans(rate, 3.0, SPANS.sentinels, EOS_ID))
+        assert put_back(example["inputs"], example["targets"]) == text.tolist()
+        numbers = [token for token in example["inputs"].tolist() if token >= FIRST]
         assert numbers == list(range(FIRST, FIRST + len(numbers)))  # in order, from the first
-        assert found["inputs"][0] == text[0]  # T5's mask begins with a token that is shown
+        assert example["inputs"][0] == text[0]  # T5's mask begins with a token that is shown
 
 
 def test_a_text_of_one_token_hides_nothing():
-    text, found = corrupted(1)
-    assert found["inputs"].tolist() == [*text.tolist(), EOS_ID]
+    text, example = corrupted(1)
+    assert example["inputs"].tolist() == [*text.tolist(), EOS_ID]
 
 
 def test_rate_and_lengths_are_as_asked_for():
@@ -107,16 +107,16 @@ def test_too_many_spans_and_too_short_targets_are_refused(limits, message):
         corrupt_of(tokenizer, limits)
 
 
-def test_samples_show_what_the_model_puts_behind_each_sentinel(made):
-    run, params = made("span_corruption")
+def test_samples_show_what_the_model_puts_behind_each_sentinel(models):
+    run, params = models("span_corruption")
     scores, samples = score(run, params, run.data.split("test"))
     assert scores == {} and samples
     for source, target, _ in samples:
         assert SENTINELS[0] in source and SENTINELS[0] in target
 
 
-def test_text_to_text_can_start_from_all_parameters_of_span_corruption(made, tmp_path):
-    run, _ = made("span_corruption")
+def test_text_to_text_can_start_from_all_parameters_of_span_corruption(models, tmp_path):
+    run, _ = models("span_corruption")
     run.data.tokenizer.save(tmp_path / "tokenizer.json")
     changes = {"task.name": "text_to_text", "checkpoint.init_from": str(tmp_path)}
     tuned = beside(run, changes)

@@ -53,15 +53,15 @@ def test_a_set_without_parts_is_scored_under_plain_names():
     assert scores == {"exact_match": pytest.approx(4 / 5), "repeats": 0}
 
 
-def test_an_answer_has_as_many_tokens_as_it_may_have_whatever_the_prompt(made):
-    run, _ = made("text_to_text")
+def test_an_answer_has_as_many_tokens_as_it_may_have_whatever_the_prompt(models):
+    run, _ = models("text_to_text")
     lengths = np.array([2, 50])
     assert run.task.limit(lengths, 6, None).tolist() == [6, 6]
     assert run.task.limit(lengths, 6, 4).tolist() == [4, 4]
 
 
-def test_parts_of_one_set_are_read_prefixed_and_scored_apart(made):
-    plain, _ = made("text_to_text")
+def test_parts_of_one_set_are_read_prefixed_and_scored_apart(models):
+    plain, _ = models("text_to_text")
     parts = (
         ("upper", 3.0, "data.prefix=upper: "),
         (

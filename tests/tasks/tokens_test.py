@@ -31,8 +31,8 @@ def trained(entropy, vocab_size=32):
 def test_a_run_is_judged_by_what_a_uniform_guess_or_frequencies_alone_would_lose(
     token_loss, status
 ):
-    found, grounds = judge({"token_loss": token_loss}, trained(3.0))  # pyright: ignore
-    assert found == status
+    verdict, grounds = judge({"token_loss": token_loss}, trained(3.0))  # pyright: ignore
+    assert verdict == status
     expected = {"train/token_loss": token_loss, "unigram_entropy": 3.0}
     assert grounds == pytest.approx(expected, nan_ok=True)
 

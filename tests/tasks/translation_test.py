@@ -9,8 +9,8 @@ from tests.tasks.small import ALONE, LINES, decoding, results, score
 from transformer_jax.evaluation.scores import chrf
 
 
-def test_a_translation_does_not_depend_on_the_lines_beside_it(made):
-    run, params = made("translation")
+def test_a_translation_does_not_depend_on_the_lines_beside_it(models):
+    run, params = models("translation")
     run = decoding(run, method="beam")
     together = results(run, params, LINES)
     assert together[1] == [""]  # an empty line is not translated
@@ -19,16 +19,16 @@ def test_a_translation_does_not_depend_on_the_lines_beside_it(made):
     assert results(run, params, []) == []
 
 
-def test_samples_of_a_translation_are_as_many_as_asked_for(made):
-    run, params = made("translation")
-    found = results(decoding(run, num_samples=4), params, LINES)
-    assert [len(samples) for samples in found] == [4] * len(LINES)
-    assert found[1] == [""] * 4 and len(set(found[3])) > 1
+def test_samples_of_a_translation_are_as_many_as_asked_for(models):
+    run, params = models("translation")
+    outputs = results(decoding(run, num_samples=4), params, LINES)
+    assert [len(samples) for samples in outputs] == [4] * len(LINES)
+    assert outputs[1] == [""] * 4 and len(set(outputs[3])) > 1
 
 
-def test_scores_of_translations_are_of_one_translation_each(made):
+def test_scores_of_translations_are_of_one_translation_each(models):
     """Also where `generate` would write several."""
-    run, params = made("translation")
+    run, params = models("translation")
     run = decoding(run, num_samples=2)
     split = run.data.split("test")
     scores, samples = score(run, params, split)
@@ -45,8 +45,8 @@ def test_scores_of_translations_are_of_one_translation_each(made):
     assert scores["chrf"] == pytest.approx(target) and target != source
 
 
-def test_pronouns_are_scored_where_a_sentence_has_one(made):
-    run, params = made("translation")
+def test_pronouns_are_scored_where_a_sentence_has_one(models):
+    run, params = models("translation")
     split, names = run.data.split("test"), {"bleu", "chrf", "exact_match"}
     names |= {"bleu_signature", "chrf_signature"}
     for pronouns, more in ((["es", *[""] * 6], {"pronoun_accuracy"}), ([""] * 7, set())):

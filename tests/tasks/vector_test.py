@@ -190,5 +190,5 @@ def test_vectors_are_trained_resumed_scored_and_predicted(config, tmp_path, caps
     assert "largest_error" in capsys.readouterr().out
     (tmp_path / "lines").write_text("1 0 0\n0 1 1\n")
     assert generate(config(), whole, None, str(tmp_path / "lines"), str(tmp_path / "found")) == 0
-    found = np.loadtxt(tmp_path / "found")
-    np.testing.assert_allclose(found, [W[0], W[1] + W[2]], atol=0.1)
+    predictions = np.loadtxt(tmp_path / "found")
+    np.testing.assert_allclose(predictions, [W[0], W[1] + W[2]], atol=0.1)
