@@ -39,8 +39,8 @@ def test_gradient_equals_automatic_differentiation():
     def ours(logits):
         return cross_entropy(logits, targets, weights, SETTINGS)["loss"]
 
-    found, expected = (jax.jit(jax.grad(loss))(logits) for loss in (ours, plain))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    gradient, expected = (jax.jit(jax.grad(loss))(logits) for loss in (ours, plain))
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_large_logits_stay_finite():
@@ -61,8 +61,8 @@ def random(*shape, seed=0) -> Any:
 
 def some(share):
     """Weights, of which about a share is not 0."""
-    chosen = np.random.default_rng(1).random((ROWS, LENGTH)) < share
-    return jnp.asarray(chosen * np.random.default_rng(2).uniform(1, 2, (ROWS, LENGTH)), jnp.float32)
+    mask = np.random.default_rng(1).random((ROWS, LENGTH)) < share
+    return jnp.asarray(mask * np.random.default_rng(2).uniform(1, 2, (ROWS, LENGTH)), jnp.float32)
 
 
 def sums_and_gradients(outputs):
@@ -74,11 +74,11 @@ def sums_and_gradients(outputs):
         return 3.0 * sums["loss"], sums
 
     @jax.jit
-    def found(outputs, weights):
+    def compute(outputs, weights):
         (_, sums), gradient = jax.value_and_grad(loss, has_aux=True)(outputs, weights)
         return sums, gradient, loss(outputs, weights)[1]
 
-    return {share: found(outputs, some(share)) for share in (0.0, 0.15, 1.0)}
+    return {share: compute(outputs, some(share)) for share in (0.0, 0.15, 1.0)}
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_chunks_give_the_sums_and_gradients_of_whole_logits(
     monkeypatch.setattr(losses, "shards", lambda axis, size: parts.get(axis, 1))
     in_chunks = jax.device_get(sums_and_gradients(outputs))
 
-    def equal(path, found, expected):
-        assert found.dtype == expected.dtype
+    def equal(path, leaf, expected):
+        assert leaf.dtype == expected.dtype
         np.testing.assert_allclose(
-            found.astype(np.float32),
+            leaf.astype(np.float32),
             expected.astype(np.float32),
             rtol=tolerance,
             atol=tolerance * float(np.max(np.abs(expected))),
@@ -124,9 +124,9 @@ def test_there_may_be_fewer_tokens_than_chunks(monkeypatch):
     whole = jax.jit(lambda: list(map(sums, lengths)))()
     monkeypatch.setattr(losses, "LARGE", 0)
     in_chunks = jax.jit(lambda: list(map(sums, lengths)))()
-    for length, found, expected in zip(lengths, in_chunks, whole, strict=True):
+    for length, terms, expected in zip(lengths, in_chunks, whole, strict=True):
         for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=f"{name} of {length}")
+            np.testing.assert_allclose(terms[name], value, rtol=1e-5, err_msg=f"{name} of {length}")
 
 
 def test_tokens_without_a_weight_are_computed_in_no_more_than_their_chunk(monkeypatch):
@@ -155,5 +155,5 @@ def test_large_logits_are_never_held_whole():
     def loss(outputs):
         return cross_entropy(outputs, targets, weights, loss_settings(0.1))["loss"]
 
-    found: Any = jax.jit(jax.grad(loss)).lower(outputs).compile().memory_analysis()
-    assert found.temp_size_in_bytes < 4 * rows * length * vocab_size / 2
+    memory: Any = jax.jit(jax.grad(loss)).lower(outputs).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 4 * rows * length * vocab_size / 2

@@ -28,7 +28,7 @@ def case(counts=(2, 0, 3, 1), images=B, seed=0):
     """Outputs, and a batch of images with so many boxes; the rows after `images` hold nothing."""
     rng = np.random.default_rng(seed)
     rows = len(counts)
-    told = Boxes(
+    predictions = Boxes(
         jnp.array(rng.normal(size=(L, rows, N, C + 1)), jnp.float32),
         jnp.array(rng.uniform(0.1, 0.9, (L, rows, N, 4)), jnp.float32),
     )
@@ -39,7 +39,7 @@ def case(counts=(2, 0, 3, 1), images=B, seed=0):
         "boxes": np.where(real[..., None], rng.integers(6_000, 60_000, (rows, M, 4)), 0),
         "inputs_segment_ids": np.int32(np.arange(rows)[:, None] < images) * np.ones((1, 2), int),
     }
-    return Outputs(told), batch
+    return Outputs(predictions), batch
 
 
 def slow_giou(a, b):
@@ -56,29 +56,29 @@ def slow_giou(a, b):
 def slow(outputs, batch, *, weights=(1.0, 5.0, 2.0), none=0.1, layers=range(L)):
     """Loss of a whole batch over its images, as Carion et al. 2020 write it, image by image."""
     of_class, of_box, of_giou = weights
-    told = jax.tree.map(lambda x: np.asarray(x, np.float64), outputs.values)
+    predictions = jax.tree.map(lambda x: np.asarray(x, np.float64), outputs.values)
     rows = [row for row, ids in enumerate(batch["inputs_segment_ids"]) if ids[0]]
     total = 0.0
     for layer in layers:
         entropy = weight = distance = gap = boxes = 0.0
         for row in rows:
-            logits = told.logits[layer, row]
+            logits = predictions.logits[layer, row]
             shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
             real = np.flatnonzero(batch["targets_segment_ids"][row])
-            asked = [(batch["targets"][row, m] - 1, batch["boxes"][row, m] / UNIT) for m in real]
-            costs = np.zeros((N, len(asked)))
-            for n, (m, (label, box)) in itertools.product(range(N), enumerate(asked)):
-                own = told.boxes[layer, row, n]
-                costs[n, m] = of_box * np.abs(own - box).sum() - of_class * shares[n, label]
-                costs[n, m] -= of_giou * slow_giou(own, box)
-            found = dict(zip(*linear_sum_assignment(costs), strict=True))
+            truths = [(batch["targets"][row, m] - 1, batch["boxes"][row, m] / UNIT) for m in real]
+            costs = np.zeros((N, len(truths)))
+            for n, (m, (label, box)) in itertools.product(range(N), enumerate(truths)):
+                guess = predictions.boxes[layer, row, n]
+                costs[n, m] = of_box * np.abs(guess - box).sum() - of_class * shares[n, label]
+                costs[n, m] -= of_giou * slow_giou(guess, box)
+            match = dict(zip(*linear_sum_assignment(costs), strict=True))
             for n in range(N):
                 label, own_weight = C, none
-                if n in found:
-                    label, box = asked[found[n]]
+                if n in match:
+                    label, box = truths[match[n]]
                     own_weight, boxes = 1.0, boxes + 1
-                    distance += np.abs(told.boxes[layer, row, n] - box).sum()
-                    gap += 1 - slow_giou(told.boxes[layer, row, n], box)
+                    distance += np.abs(predictions.boxes[layer, row, n] - box).sum()
+                    gap += 1 - slow_giou(predictions.boxes[layer, row, n], box)
                 entropy -= own_weight * np.log(shares[n, label])
                 weight += own_weight
         total += of_class * entropy / weight
@@ -119,7 +119,7 @@ def test_where_there_are_no_boxes_at_all_queries_learn_to_tell_none():
     np.testing.assert_allclose(loss / weight, slow(outputs, batch), rtol=1e-5)
     means = detection.means(sums)
     assert means["box_loss"] == means["class_error"] == 0 < means["class_loss"]
-    mean = jax.jit(jax.grad(lambda told: a_loss()(Outputs(told), batch)[0]))
+    mean = jax.jit(jax.grad(lambda predictions: a_loss()(Outputs(predictions), batch)[0]))
     gradient = mean(outputs.values)
     assert np.all(np.isfinite(gradient.logits)) and np.any(gradient.logits)
     assert not np.any(gradient.boxes)
@@ -132,12 +132,12 @@ def test_parts_of_a_batch_add_up_to_the_whole():
     outputs, batch = case()
     loss = a_loss()
     whole = compiled(loss)(outputs, batch)
-    told, cut = outputs.values, loss.with_totals(batch)
+    predictions, cut = outputs.values, loss.with_totals(batch)
     parts = []
     for row in range(B):
-        own = Outputs(jax.tree.map(lambda x, row=row: x[:, row : row + 1], told))
+        part = Outputs(jax.tree.map(lambda x, row=row: x[:, row : row + 1], predictions))
         one = {name: values[row : row + 1] for name, values in cut.items()}
-        parts.append(compiled(loss)(own, one))
+        parts.append(compiled(loss)(part, one))
     added = jax.tree.map(lambda *values: sum(values), *parts)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), whole, added)
 
@@ -149,8 +149,8 @@ def test_matching_costs_as_little_as_scipy_says(shape):
     costs = rng.normal(size=(250, *shape)).astype(np.float32)
     costs[:50] = np.round(costs[:50])
     costs[50:100, :, -1] = 0
-    found = np.asarray(jax.jit(jax.vmap(detection.assign))(costs))
-    for matrix, rows in zip(costs.astype(np.float64), found, strict=True):
+    assignments = np.asarray(jax.jit(jax.vmap(detection.assign))(costs))
+    for matrix, rows in zip(costs.astype(np.float64), assignments, strict=True):
         assert len(set(rows.tolist())) == shape[1]
         least = matrix[linear_sum_assignment(matrix)].sum()
         np.testing.assert_allclose(matrix[rows, np.arange(shape[1])].sum(), least, atol=1e-5)
@@ -161,8 +161,8 @@ def test_giou_equals_its_formula_and_is_a_number_of_points():
     boxes = np.random.default_rng(0).uniform(0.05, 0.9, (50, 4)).astype(np.float32)
     pairs = list(itertools.combinations(boxes, 2))
     giou = jax.jit(detection.giou)
-    found = giou(*(np.stack(side) for side in zip(*pairs, strict=True)))
-    np.testing.assert_allclose(found, [slow_giou(a, b) for a, b in pairs], rtol=1e-3, atol=1e-5)
+    gious = giou(*(np.stack(side) for side in zip(*pairs, strict=True)))
+    np.testing.assert_allclose(gious, [slow_giou(a, b) for a, b in pairs], rtol=1e-3, atol=1e-5)
     some = jnp.array([[0.5, 0.5, 0.2, 0.2]])
     assert giou(some, some) == pytest.approx(1)
     apart = giou(jnp.array([[0.1, 0.1, 0.01, 0.01]]), jnp.array([[0.9, 0.9, 0.01, 0.01]]))
@@ -181,7 +181,7 @@ def test_equals_the_loss_of_transformers():
     theirs = pytest.importorskip("transformers.loss.loss_for_object_detection")
 
     outputs, batch = case()
-    told = jax.tree.map(lambda x: torch.tensor(np.array(x)), outputs.values)
+    values = jax.tree.map(lambda x: torch.tensor(np.array(x)), outputs.values)
     labels = []
     for row in range(B):
         real = batch["targets_segment_ids"][row] > 0
@@ -190,7 +190,7 @@ def test_equals_the_loss_of_transformers():
         labels.append({"class_labels": classes, "boxes": boxes})
     settings = transformers.DetrConfig(num_labels=C, auxiliary_loss=True)
     expected, *_ = theirs.ForObjectDetectionLoss(
-        told.logits[-1], labels, "cpu", told.boxes[-1], settings, told.logits, told.boxes
+        values.logits[-1], labels, "cpu", values.boxes[-1], settings, values.logits, values.boxes
     )
     loss, weight, _ = compiled(a_loss())(outputs, batch)
     np.testing.assert_allclose(loss / weight, expected.item(), rtol=1e-5)

@@ -79,9 +79,9 @@ class Saved:
         self.scheduled[step] = scheduled
 
 
-def validate(seen):
+def validate(observation):
     batch = make_batch(1000)
-    loss_sum, weight, _ = LOSS(apply(seen.state.params, batch, None, ())[0], batch)
+    loss_sum, weight, _ = LOSS(apply(observation.state.params, batch, None, ())[0], batch)
     return {"loss": float(loss_sum / weight)}
 
 
@@ -96,8 +96,8 @@ def loop_step(settings):
 
 def stop_at(step, first=1):
     """Says to stop when it is asked after this step."""
-    asked = itertools.count(first)
-    return lambda: next(asked) == step
+    steps = itertools.count(first)
+    return lambda: next(steps) == step
 
 
 def fit(
@@ -244,7 +244,7 @@ def test_what_is_not_finite_ends_training_and_is_never_saved(bad_step, part):
     outcome, log, saved = fit(
         settings,
         train_step=broken_from(bad_step, part),
-        probes=[Probe("a", 2, lambda seen: measured.append(int(seen.state.step)) or {})],
+        probes=[Probe("a", 2, lambda observed: measured.append(int(observed.state.step)) or {})],
     )
     assert (outcome.status, outcome.step) == ("diverged", bad_step)
     assert list(saved.checkpoints) == [step for step in (3, 6, 9) if step < bad_step]
@@ -343,10 +343,10 @@ def test_spikes_are_losses_far_above_the_recent_ones_and_their_batches_are_kept(
     """A resumed run finds the same ones, bit for bit."""
     values = noisy_losses()
     whole, whole_log, _ = fit_values(values)
-    expected, found = spikes_of(values), logged_spikes(whole_log)
+    expected, spikes = spikes_of(values), logged_spikes(whole_log)
     assert 5 < len(expected) < 24
-    assert list(found) == list(expected) and 21 not in found
-    for step, spike in found.items():
+    assert list(spikes) == list(expected) and 21 not in spikes
+    for step, spike in spikes.items():
         np.testing.assert_allclose(spike, expected[step], rtol=1e-4)
     assert list(whole_log.batches) == list(expected)
     for step, batch in whole_log.batches.items():
@@ -357,7 +357,7 @@ def test_spikes_are_losses_far_above_the_recent_ones_and_their_batches_are_kept(
         outcome, log, _ = fit_values(values, state, position, stop=stop_at(cut, position + 1))
         state, position = to_device(to_numpy(outcome.state)), outcome.step
         logs.append(log)
-    assert logged_spikes(*logs) == found
+    assert logged_spikes(*logs) == spikes
     assert [step for log in logs for step in log.batches] == list(whole_log.batches)
     assert_trees_equal(state, whole.state)
 
@@ -399,27 +399,27 @@ def test_training_ends_at_a_bad_step_or_where_no_step_is_good(bad_step):
 
 
 def test_probes_see_the_step_and_join_its_line():
-    seen = {"before": {}, "after": {}}
+    records = {"before": {}, "after": {}}
 
     def before(observation):
-        seen["before"][int(observation.state.step)] = to_numpy(observation.before)
+        records["before"][int(observation.state.step)] = to_numpy(observation.before)
         return {"depths": np.arange(3.0)}
 
     def after(observation):
         step = int(observation.state.step)
-        seen["after"][step] = to_numpy(observation.state), to_numpy(observation.batch)
+        records["after"][step] = to_numpy(observation.state), to_numpy(observation.batch)
         assert observation.before is None
         return {"step": step}
 
     settings = make_settings(log_every=4, evaluate_every=8, checkpoint_every=1)
     probes = [Probe("a", 4, before, needs_before=True), Probe("b", 3, after, last=5)]
     outcome, log, saved = fit(settings, probes=probes)
-    assert list(seen["before"]) == [4, 8] and list(seen["after"]) == [3, 5, 6, 9]
-    for step, params in seen["before"].items():
+    assert list(records["before"]) == [4, 8] and list(records["after"]) == [3, 5, 6, 9]
+    for step, params in records["before"].items():
         assert_trees_equal(params, saved.checkpoints[step - 1][0]["params"])
         np.testing.assert_array_equal(log.lines[step]["a/depths"], np.arange(3.0))
         assert "train/loss" in log.lines[step]
-    for step, (state, batch) in seen["after"].items():
+    for step, (state, batch) in records["after"].items():
         assert_trees_equal(state, saved.checkpoints[step][0])
         assert_trees_equal(batch, make_batch(step))
         assert log.lines[step] == {"b/step": step}

@@ -34,8 +34,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("function", "batch", "targets", "chosen"), CASES.values(), ids=CASES)
-def test_a_loss_is_that_of_the_chosen_places_alone(function, batch, targets, chosen):
+@pytest.mark.parametrize(("function", "batch", "targets", "mask"), CASES.values(), ids=CASES)
+def test_a_loss_is_that_of_the_chosen_places_alone(function, batch, targets, mask):
     logits, _, _ = make_case()
 
     def loss(logits):
@@ -43,14 +43,14 @@ def test_a_loss_is_that_of_the_chosen_places_alone(function, batch, targets, cho
         return total, others
 
     (total, (weight, sums)), gradient = jax.value_and_grad(loss, has_aux=True)(jnp.array(logits))
-    assert weight == chosen.sum() > 0
-    chosen = chosen.astype(np.float32)
-    expected = reference(logits, targets, chosen, SETTINGS.label_smoothing, SETTINGS.z_loss)
+    assert weight == mask.sum() > 0
+    mask = mask.astype(np.float32)
+    expected = reference(logits, targets, mask, SETTINGS.label_smoothing, SETTINGS.z_loss)
     assert sums.keys() == expected.keys() and sums["loss"] == (total, weight)
     for name, value in expected.items():
         np.testing.assert_allclose(sums[name][0], value, rtol=1e-5, err_msg=name)
         assert sums[name][1] == weight
-    np.testing.assert_array_equal(np.any(np.asarray(gradient) != 0, axis=-1), chosen != 0)
+    np.testing.assert_array_equal(np.any(np.asarray(gradient) != 0, axis=-1), mask != 0)
     nothing = jax.tree.map(np.zeros_like, batch)
     assert function(Outputs(logits), nothing, SETTINGS)[:2] == (0, 0)
 
@@ -74,8 +74,8 @@ def test_means_divide_sums_by_weights_in_double_precision():
     ("total", "perplexity"), [(6.0, math.exp(1.5)), (1e7, math.inf), (math.nan, math.nan)]
 )
 def test_means_of_tokens_bring_the_perplexity(total, perplexity):
-    found = means_of_tokens({"token_loss": (jnp.float32(total), jnp.float32(4))})
-    assert found == {
+    metrics = means_of_tokens({"token_loss": (jnp.float32(total), jnp.float32(4))})
+    assert metrics == {
         "token_loss": pytest.approx(total / 4, nan_ok=True),
         "perplexity": pytest.approx(perplexity, nan_ok=True),
     }

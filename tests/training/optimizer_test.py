@@ -45,12 +45,12 @@ def test_shares_of_a_parameterisation_are_factors_on_rate_and_epsilon(name):
     already, and Muon's matrices a norm that grows as the root of the width. RAdam's first steps are
     of the momentum alone and SGD's of the gradient, which the factor on epsilon scales."""
     params, gradients = make_stack()
-    own = Share(deviation=0.5, learning_rate=0.125, epsilon=PLAIN / 0.1, width=4.0)
-    shared = {path: role._replace(share=own) for path, role in ROLES.items()}
+    share = Share(deviation=0.5, learning_rate=0.125, epsilon=PLAIN / 0.1, width=4.0)
+    shared = {path: role._replace(share=share) for path, role in ROLES.items()}
     scaled = make_optimizer(name, epsilon=0.1, roles=lambda: shared)  # as large as the gradients
-    found, expected = first_update(scaled, params, gradients[0]), plain_update(name)
+    updates, expected = first_update(scaled, params, gradients[0]), plain_update(name)
     atol = ROUNDED.get(name, 1e-7)
-    for path, update in jax.tree_util.tree_leaves_with_path(found):
+    for path, update in jax.tree_util.tree_leaves_with_path(updates):
         factor = {"adafactor": 0.25, "lamb": 0.25, "radam": 0.5, "sgd": 0.5}.get(name, 0.125)
         if name == "muon" and path[-1].key in AXES:
             factor = 0.25
@@ -68,12 +68,12 @@ def test_matrices_of_layers_decay_by_the_square_of_what_is_left(name):
         role, x = ROLES[parameter_name(path)], np.array(param, np.float64)
         m = v = np.zeros(x.shape)
         for t, gradient in enumerate(gradients, start=1):
-            g, left = np.array(at(path, gradient), np.float64), 0.7 ** (t - 1)
+            g, factor = np.array(at(path, gradient), np.float64), 0.7 ** (t - 1)
             m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g * g
             step = adam_direction(m / (1 - BETA1**t), v / (1 - BETA2**t), t)
-            share = left**2 if path[0].key == "encoder" and role.matrix else left
+            share = factor**2 if path[0].key == "encoder" and role.matrix else factor
             decayed = role.decay * decay * share * (1 if name == "adamw_independent" else peak)
-            x = x - peak * left * step - decayed * x
+            x = x - peak * factor * step - decayed * x
         np.testing.assert_allclose(at(path, result), x, rtol=1e-3, atol=1e-5)
 
 
@@ -82,8 +82,8 @@ def test_clipping_bounds_the_global_norm():
     gradient = gradients[0]
     norm = optax.tree.norm(gradient)
     # Of the gradients themselves, before a parameterisation divides them by factors on epsilon.
-    own = Share(epsilon=0.25)
-    shared = {path: role._replace(share=own) for path, role in ROLES.items()}
+    share = Share(epsilon=0.25)
+    shared = {path: role._replace(share=share) for path, role in ROLES.items()}
     # Adam's first moment is linear in the gradient: it shows how much of it came through.
     for clip_norm, factor in ((float(norm) / 2, 0.5), (float(norm) * 2, 1.0), (0.0, 1.0)):
         transform = make_optimizer("adam", clip_norm=clip_norm, roles=lambda: shared)
@@ -102,17 +102,17 @@ def test_a_warm_up_of_layers_is_of_their_updates_alone(burn_in):
     state, other = (jax.jit(each.init)(params) for each in (transform, plain))
     warmed_up, whole = jax.jit(transform.update), jax.jit(plain.update)
     for s in (max(step - burn_in, 0) for step in range(1, 6 + burn_in)):
-        found, state = warmed_up(gradients[0], state, params)
+        updates, state = warmed_up(gradients[0], state, params)
         expected, other = whole(gradients[0], other, params)
-        leaves: Any = jax.tree_util.tree_leaves_with_path(found)
+        leaves: Any = jax.tree_util.tree_leaves_with_path(updates)
         for path, update in leaves:
             factor = np.ones(L) if path[0].key == "encoder" else np.ones(1)
             if path[1].key == "self_attention":
                 factor[1] *= min(s / 4, 1)
             if path[-1].key == "output":
                 factor *= min(s / 2, 1)
-            own = factor.reshape(-1, *[1] * (update.ndim - 1))
-            wanted = np.asarray(at(path, expected)) * own
+            factors = factor.reshape(-1, *[1] * (update.ndim - 1))
+            wanted = np.asarray(at(path, expected)) * factors
             np.testing.assert_allclose(update, wanted, rtol=1e-5)
 
 

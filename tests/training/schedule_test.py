@@ -8,11 +8,11 @@ from tests.defaults import optimizer_settings
 from transformer_jax.training.schedule import DECAY_SHAPES, SCHEDULES, make_schedule
 
 
-def made(name, **changes):
-    own = {"learning_rate": 0.5, "warmup_steps": 4, "decay_steps": 5, "final_learning_rate": 0.1}
-    own |= {"stable_steps": 6}
-    own |= {"schedule": name, "steps": 20, "width": 64}
-    return make_schedule(optimizer_settings(**(own | changes)))
+def schedule_of(name, **changes):
+    fields = {"learning_rate": 0.5, "warmup_steps": 4, "decay_steps": 5, "final_learning_rate": 0.1}
+    fields |= {"stable_steps": 6}
+    fields |= {"schedule": name, "steps": 20, "width": 64}
+    return make_schedule(optimizer_settings(**(fields | changes)))
 
 
 def rate(schedule, s):
@@ -21,7 +21,7 @@ def rate(schedule, s):
 
 
 def test_noam_is_the_papers():
-    schedule = made("noam", learning_rate=1.0, warmup_steps=4000, width=512)
+    schedule = schedule_of("noam", learning_rate=1.0, warmup_steps=4000, width=512)
     for s in (1, 2, 3999, 4000, 4001, 100_000):
         expected = 512**-0.5 * min(s**-0.5, s * 4000**-1.5)
         assert rate(schedule, s) == pytest.approx(expected, rel=1e-5)
@@ -32,7 +32,7 @@ def test_noam_is_the_papers():
 @pytest.mark.parametrize("steps", [4, 0])
 def test_warmup_is_a_line_through_zero_that_meets_the_peak(name, steps):
     """Without warm-up the first update has the peak."""
-    schedule, first = made(name, warmup_steps=steps), max(steps, 1)
+    schedule, first = schedule_of(name, warmup_steps=steps), max(steps, 1)
     peak = 0.5 * (64 * first) ** -0.5 if name == "noam" else 0.5
     for s in range(1, first + 1):
         assert rate(schedule, s) == pytest.approx(peak * s / first, rel=1e-6)
@@ -50,39 +50,39 @@ def test_decay_follows_the_formula():
             "halving": 0.5 / 2 ** sum(s > first for first in (6, 11, 16)),
         }
         for name, value in expected.items():
-            assert rate(made(name), s) == pytest.approx(value, rel=1e-5), (name, s)
+            assert rate(schedule_of(name), s) == pytest.approx(value, rel=1e-5), (name, s)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_that_ends_has_the_final_rate_and_no_other_depends_on_the_end(name):
-    schedule = made(name)
+    schedule = schedule_of(name)
     if SCHEDULES[name].ends:
         assert rate(schedule, 20) == rate(schedule, 50) == pytest.approx(0.1)
     else:
-        longer = made(name, steps=99, final_learning_rate=0.3)
+        longer = schedule_of(name, steps=99, final_learning_rate=0.3)
         assert all(rate(schedule, s) == rate(longer, s) for s in range(1, 60))
 
 
 @pytest.mark.parametrize("name", [name for name, row in SCHEDULES.items() if row.ends])
 def test_the_last_update_and_none_before_has_a_final_rate_of_zero(name):
     """A step that moves nothing, as docs/training.md says."""
-    schedule = made(name, final_learning_rate=0.0)
+    schedule = schedule_of(name, final_learning_rate=0.0)
     assert rate(schedule, 20) == 0 < rate(schedule, 19)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_burn_in_comes_before_all_that(name):
-    schedule, later = made(name), made(name, steps=23, burn_in_steps=3)
+    schedule, later = schedule_of(name), schedule_of(name, steps=23, burn_in_steps=3)
     assert [rate(later, s) for s in (1, 2, 3)] == [0, 0, 0]
     for s in range(1, 21):
         assert rate(later, s + 3) == pytest.approx(rate(schedule, s), rel=1e-6)
 
 
 def test_halving_begins_after_the_warm_up_and_needs_steps_between():
-    early = made("halving", stable_steps=0)
+    early = schedule_of("halving", stable_steps=0)
     assert [rate(early, s) for s in (4, 5, 9, 10)] == pytest.approx([0.5, 0.25, 0.25, 0.125])
     with pytest.raises(ValueError, match="'halving' needs a decay of 1 to 16 .*decay_steps=0"):
-        made("halving", decay_steps=0)
+        schedule_of("halving", decay_steps=0)
 
 
 # What is left of a peak of 0.5 after a quarter and a half of a decay to 0.1
@@ -97,6 +97,6 @@ LEFT = {
 
 @pytest.mark.parametrize("shape", DECAY_SHAPES)
 def test_a_decay_has_its_shape_between_the_peak_and_the_final_rate(shape):
-    schedule = made("warmup_stable_decay", decay_steps=4, decay_shape=shape)
+    schedule = schedule_of("warmup_stable_decay", decay_steps=4, decay_shape=shape)
     rates = [rate(schedule, s) for s in (4, 16, 17, 18, 20)]
     assert rates == pytest.approx([0.5, 0.5, *LEFT[shape], 0.1], rel=1e-6)

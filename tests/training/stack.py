@@ -46,8 +46,8 @@ def rising(count):
 
 
 def make_optimizer(name, schedule=rising, roles=lambda: ROLES, **changes):
-    own = {"learning_rate": RATE, "beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON} | changes
-    return defaults.make_optimizer(name, schedule, roles, **own)
+    settings = {"learning_rate": RATE, "beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON} | changes
+    return defaults.make_optimizer(name, schedule, roles, **settings)
 
 
 def run(transform, params, gradients) -> Any:

@@ -96,16 +96,16 @@ def test_micro_batches_have_dropout_of_their_own():
     row = jax.tree.map(lambda x: x[:1], make_batch(3))
     row["targets_segment_ids"][:] = 1
     batch = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), row)
-    seen = []
+    keys = []
 
     def watched(params, batch, rng, memory):
-        jax.debug.callback(lambda data: seen.append(tuple(data.tolist())), jax.random.key_data(rng))
+        jax.debug.callback(lambda data: keys.append(tuple(data.tolist())), jax.random.key_data(rng))
         return with_dropout(params, batch, rng, memory)
 
     step = make_step(make_settings(accumulation_steps=2), watched)
     jax.block_until_ready(step(make_state(), batch))
     jax.effects_barrier()
-    assert len(set(seen)) == 2
+    assert len(set(keys)) == 2
 
 
 def test_dropout_differs_by_step_and_repeats_with_the_state():

@@ -102,8 +102,8 @@ def make_step(settings, apply=apply, loss=LOSS):
 
 def compiled_step(like, settings, **changes):
     """The step of states like this one."""
-    own: dict[str, Any] = dict(loss=LOSS, apply=apply, optimizer=OPTIMIZER, schedule=SCHEDULE)
-    return step.TrainStep(settings=settings, **(own | changes)).program(state.layout(like))
+    parts: dict[str, Any] = dict(loss=LOSS, apply=apply, optimizer=OPTIMIZER, schedule=SCHEDULE)
+    return step.TrainStep(settings=settings, **(parts | changes)).program(state.layout(like))
 
 
 def assert_trees_equal(a, b):
@@ -125,8 +125,8 @@ def to_numpy(tree):
 
 def to_device(arrays):
     arrays = jax.tree.map(jnp.array, arrays)
-    found = state.State(**(arrays | {"rng": jax.random.wrap_key_data(arrays["rng"])}))
-    return jax.device_put(found, NamedSharding(MESH, PartitionSpec()))
+    new_state = state.State(**(arrays | {"rng": jax.random.wrap_key_data(arrays["rng"])}))
+    return jax.device_put(new_state, NamedSharding(MESH, PartitionSpec()))
 
 
 def spoilt(state, field, value):

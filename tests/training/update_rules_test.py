@@ -269,7 +269,7 @@ def test_gi_adam_corrects_a_second_moment_that_begins_as_the_first_square():
     params, gradients = make_case()
     shrinking = [jax.tree.map(lambda g, n=n: 0.1 ** (n / 10) * g, gradients[0]) for n in range(11)]
     transform = make_optimizer("gi_adam")
-    found = [run(transform, params, shrinking[:steps]) for steps in (10, 11)]
+    runs = [run(transform, params, shrinking[:steps]) for steps in (10, 11)]
     for leaf in ("kernel", "query_bias"):
         x = np.array(params["dense"][leaf], np.float64)
         m, v = np.zeros(x.shape), np.array(shrinking[0]["dense"][leaf], np.float64) ** 2
@@ -279,7 +279,7 @@ def test_gi_adam_corrects_a_second_moment_that_begins_as_the_first_square():
             m_hat, v_hat = m / (1 - BETA1**t), v / (1 - BETA2**t)
             step = RATE * t * m_hat / (np.sqrt(v_hat) + EPSILON)
             x = x - step
-        before, after = (np.array(each["dense"][leaf]) for each in found)
+        before, after = (np.array(each["dense"][leaf]) for each in runs)
         np.testing.assert_allclose(after, x, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(before - after, step, rtol=1e-2, atol=1e-5)
 
@@ -294,12 +294,12 @@ def test_schedule_free_scores_the_average_and_what_is_frozen_as_it_is():
         reached = optax.apply_updates(reached, updates)
     average = OPTIMIZERS["schedule_free"].average
     assert average is not None
-    found = average(reached, state)["dense"]
+    averages = average(reached, state)["dense"]
     _, expected = schedule_free(
         params["dense"]["kernel"], [g["dense"]["kernel"] for g in gradients]
     )
-    np.testing.assert_allclose(found["kernel"], expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(found["query_bias"], params["dense"]["query_bias"])
+    np.testing.assert_allclose(averages["kernel"], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(averages["query_bias"], params["dense"]["query_bias"])
 
 
 def test_two_rules_are_adam_where_what_they_add_is_nothing(monkeypatch):
@@ -326,8 +326,8 @@ def test_radam_is_pytorchs():
         theirs.param_groups[0]["lr"] = RATE * steps
         weight.grad = torch.tensor(np.array(gradient["dense"]["kernel"]))
         theirs.step()
-    own = run(make_optimizer("radam"), params, gradients)["dense"]["kernel"]
-    np.testing.assert_allclose(own, weight.detach().numpy(), rtol=1e-4, atol=1e-6)
+    kernel = run(make_optimizer("radam"), params, gradients)["dense"]["kernel"]
+    np.testing.assert_allclose(kernel, weight.detach().numpy(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
