@@ -182,13 +182,13 @@ def make_corpus(folder: Path) -> None:
     (folder / "text").write_text("".join(f"{document}\n" for document in documents))
     (folder / "lines").write_text("".join(f"{document}\n" for document in documents[:3]))
     for part in range(12):
-        own = ["".join(rng.choice(list("abcdefgh"), 1 + n % 7)) for n in range(500)]
-        (folder / f"many-{part:02}").write_text("\n".join(own))
+        tokens = ["".join(rng.choice(list("abcdefgh"), 1 + n % 7)) for n in range(500)]
+        (folder / f"many-{part:02}").write_text("\n".join(tokens))
     upper = "".join(json.dumps({"text": document.upper()}) + "\n" for document in documents)
     with pyarrow.output_stream(str(folder / "upper.jsonl.zst"), compression="zstd") as file:
         file.write(upper.encode())
-    for part, own in enumerate((documents[:50], documents[50:])):
-        table = pyarrow.table({"text": [document.title() for document in own]})
+    for part, texts in enumerate((documents[:50], documents[50:])):
+        table = pyarrow.table({"text": [document.title() for document in texts]})
         parquet.write_table(table, folder / f"parts-{part}.parquet")
     llama.checkpoint(folder / "theirs")
     shutil.copytree(older_workdirs_test.FOLDER, folder / "runs")

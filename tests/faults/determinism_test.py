@@ -47,14 +47,14 @@ def furthest(ours, theirs):
 
 
 def test_a_mesh_gives_the_same_bits_again_and_others_the_same_up_to_rounding(folder, capsys):
-    found = {}
+    by_layout = {}
     for layout in LAYOUTS:
         first, second = (train(folder / f"{layout}.{attempt}", layout) for attempt in "ab")
         assert records(first) == records(second), layout
-        found[layout], (_, again) = numbers(first), numbers(second)
-        assert all(map(np.array_equal, found[layout][1], again)), layout
-    losses, params = found["1 device"]
-    for layout, (own_losses, own_params) in found.items():
+        by_layout[layout], (_, again) = numbers(first), numbers(second)
+        assert all(map(np.array_equal, by_layout[layout][1], again)), layout
+    losses, params = by_layout["1 device"]
+    for layout, (own_losses, own_params) in by_layout.items():
         apart = furthest(own_losses, losses), max(map(furthest, own_params, params))
         with capsys.disabled():
             print(f"\n{layout}: losses differ by {apart[0]:.1e}, parameters by {apart[1]:.1e}")

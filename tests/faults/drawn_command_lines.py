@@ -69,8 +69,8 @@ def command_lines(number: int, *, small: bool) -> st.SearchStrategy[CommandLine]
 
 def _of_tool(module: str) -> st.SearchStrategy[CommandLine]:
     harmless, others = (texts.split("|") for texts in _TOOLS[module])
-    drawn = st.lists(st.sampled_from(others), max_size=6)
-    return drawn.map(lambda arguments: CommandLine(module, harmless + arguments))
+    strategy = st.lists(st.sampled_from(others), max_size=6)
+    return strategy.map(lambda arguments: CommandLine(module, harmless + arguments))
 
 
 @st.composite
@@ -78,9 +78,9 @@ def _of_main(draw: st.DrawFn, small: bool) -> CommandLine:
     modes = [mode for mode in _MODES if not (small and mode == "check_parameterization")]
     mode = draw(st.sampled_from([None, *modes]))
     command = COMMANDS.get(mode or "train")
-    own = ["config", "workdir", *(command.flags if command else ())]
+    names = ["config", "workdir", *(command.flags if command else ())]
     arguments = [] if mode is None else [f"--mode={mode}"]
-    for name in draw(st.lists(st.sampled_from(own * 4 + sorted(_VALUES)), max_size=5)):
+    for name in draw(st.lists(st.sampled_from(names * 4 + sorted(_VALUES)), max_size=5)):
         form = draw(st.sampled_from(["--{}={}"] * 4 + ["-{}={}", "--{}|{}", "--{}"]))
         arguments += form.format(name, draw(st.sampled_from(_VALUES[name].split("|")))).split("|")
     words = draw(st.lists(st.sampled_from(_WORDS), max_size=1))

@@ -137,7 +137,7 @@ def _of_objects(columns: tuple[str, ...]) -> list[Format]:
 
 
 def _coco(rows: list[Any]) -> tuple[bytes, ...]:
-    boxes = [(n, box) for n, (_, own) in enumerate(rows) for box in own]
+    boxes = [(n, box) for n, (_, objects) in enumerate(rows) for box in objects]
     content = {
         "images": [{"id": n, "file_name": f"{n}.png"} for n in range(len(rows))],
         "annotations": [{"image_id": n, "category_id": 7, "bbox": box} for n, box in boxes],
@@ -163,10 +163,10 @@ _NO_PICTURE = st.sampled_from(
 _BOXES = st.lists(st.lists(st.floats(-9, 50), min_size=4, max_size=4), max_size=3)
 
 
-def _pictured(source: str, columns: tuple[str, ...], write: Any, own: Any, **more: Any) -> Format:
+def _pictured(source: str, columns: tuple[str, ...], write: Any, label: Any, **more: Any) -> Format:
     """A format whose rows are pictures with what belongs to each."""
-    bad = st.tuples(_NO_PICTURE, own).map(lambda row: Row(row, None))
-    return Format(source, columns, write, _rows(st.tuples(_PICTURE, own)), bad, **more)
+    bad = st.tuples(_NO_PICTURE, label).map(lambda row: Row(row, None))
+    return Format(source, columns, write, _rows(st.tuples(_PICTURE, label)), bad, **more)
 
 
 _ASKED = {"question": _TEXT, "answers": st.just([{"text": "a"}])}

@@ -32,8 +32,8 @@ def values(key: str, *, small: bool) -> st.SearchStrategy[Any]:
     if kind is bool:
         typical = st.booleans()
     elif kind in (int, float):
-        own = bounds(key, kind)
-        ends = [end for end in (own.least, own.most) if abs(end) < (99 if small else math.inf)]
+        bound = bounds(key, kind)
+        ends = [end for end in (bound.least, bound.most) if abs(end) < (99 if small else math.inf)]
         steps = (-1, 0, 1) if kind is int else (-1e-3, 0.0, 1e-3)
         others = ([] if small else _LARGE) if kind is int else _EXTREME
         typical = st.sampled_from(_INTS if kind is int else _FLOATS)

@@ -77,7 +77,7 @@ def folder(tmp_path_factory, compiled_once):
         task, family = base.split(".")
         source, name = datasets.SOURCE_OF[TASKS[task].recipe.reads]
         architecture = next(iter(TASKS[task].heads))
-        own = {
+        changes = {
             "task.name": task,
             "model.architecture": architecture,
             "model.family": family,
@@ -86,11 +86,11 @@ def folder(tmp_path_factory, compiled_once):
             "data.cache_dir": str(folder / "cache"),
         }
         if family == "recurrent":
-            own |= {"model.recurrence": RECURRENCES[architecture], "model.residual": "post_ln"}
-        (folder / f"{base}.json").write_text(to_json(load(default.__file__, TINY | own)))
+            changes |= {"model.recurrence": RECURRENCES[architecture], "model.residual": "post_ln"}
+        (folder / f"{base}.json").write_text(to_json(load(default.__file__, TINY | changes)))
     for task, module in IMAGES.items():
-        own = module.CHANGES | {"data.cache_dir": str(folder / "cache"), "train.steps": 2}
-        (folder / f"{task}.transformer.json").write_text(to_json(load(default.__file__, own)))
+        changes = module.CHANGES | {"data.cache_dir": str(folder / "cache"), "train.steps": 2}
+        (folder / f"{task}.transformer.json").write_text(to_json(load(default.__file__, changes)))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         yield folder
@@ -179,7 +179,7 @@ def _cases_of(format):
     good = st.lists(format.good, max_size=5)
     packing = "" if format.source in BINARY else "|.gz|.zst"
     first = format.good.filter(lambda row: row.examples == 1)
-    drawn = {
+    strategies = {
         "format": st.just(format),
         "task": st.sampled_from(tasks),
         "first": first,
@@ -202,7 +202,7 @@ def _cases_of(format):
         "tokenizer": st.sampled_from(["words", "bytes", "bpe"]),
         "modes": st.permutations(["inspect", "train"]),
     }
-    return st.fixed_dictionaries(drawn).map(lambda case: SimpleNamespace(**case))
+    return st.fixed_dictionaries(strategies).map(lambda case: SimpleNamespace(**case))
 
 
 def written(case, data):
@@ -345,7 +345,7 @@ def lines_cases(number, small):
     lines = st.lists(words.map(lambda text: text.encode("utf-8", "surrogatepass")), max_size=6)
     changes = [{}, {"decode.method": "greedy"}]
     changes += [{"decode.method": "sample", "decode.num_samples": 2}]
-    drawn = {
+    strategies = {
         "base": st.just(base),
         "mode": st.sampled_from(["generate"] + ["embed"] * encodes),
         "lines": st.one_of(*4 * [lines], st.lists(st.sampled_from(_BYTES), min_size=1, max_size=2)),
@@ -354,7 +354,7 @@ def lines_cases(number, small):
         "piped": st.booleans(),
         "changes": st.sampled_from(changes),
     }
-    return st.fixed_dictionaries(drawn).map(lambda case: SimpleNamespace(**case))
+    return st.fixed_dictionaries(strategies).map(lambda case: SimpleNamespace(**case))
 
 
 def lines_of(data):
@@ -382,8 +382,8 @@ def check_lines(case, process, folder, trained):
     arguments += [] if case.piped else [f"--input={path}"]
     decodes = case.mode == "generate" and task.limit is not None
     arguments += flags(case.changes) if decodes else []
-    given = data if case.piped else b""
-    ending = as_process(*arguments, given=given) if process else call(*arguments, given=given)
+    stdin = data if case.piped else b""
+    ending = as_process(*arguments, given=stdin) if process else call(*arguments, given=stdin)
     lines = lines_of(data)
     refused = lines is None or (case.mode == "generate" and task.results is None)
     wrong = fault(ending, ["-" if case.piped else str(path), "--mode=embed"])

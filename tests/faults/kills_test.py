@@ -92,11 +92,11 @@ class Called:
         }
         words = [sys.executable, "-m", *self.command.program.replace("CORPUS", str(corpus)).split()]
         self.processes, self.outputs = [], []
-        for host, own in enumerate(host_settings(self.command.hosts)):
+        for host, variables in enumerate(host_settings(self.command.hosts)):
             self.outputs.append(Path(f"{beside}.{host}"))
             with self.outputs[-1].open("w") as file:
                 process = subprocess.Popen(
-                    words, cwd=home, env=settings | own, stdout=file, stderr=file
+                    words, cwd=home, env=settings | variables, stdout=file, stderr=file
                 )
                 self.processes.append(process)
 
@@ -206,10 +206,10 @@ class Shared:
         names = [number.name for number in SIGNALS]
         rows = [["mode", *names, "all", "on two hosts"], 6 * ["---"]]
         for mode in [*MODES, "ended"]:
-            own = [(kill[3], COMMANDS[kill[1]].hosts) for kill in kills if kill[2] == mode]
-            counts = Counter(name for name, _ in own)
-            two = sum(count == 2 for _, count in own)
-            rows.append([mode, *[str(counts[name]) for name in names], str(len(own)), str(two)])
+            pairs = [(kill[3], COMMANDS[kill[1]].hosts) for kill in kills if kill[2] == mode]
+            counts = Counter(name for name, _ in pairs)
+            two = sum(count == 2 for _, count in pairs)
+            rows.append([mode, *[str(counts[name]) for name in names], str(len(pairs)), str(two)])
         return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{len(kills)} kills\n"
 
 
@@ -225,14 +225,14 @@ def shared(tmp_path_factory):
 def strike(called: Called, begin: float, after: float, rng: np.random.Generator) -> tuple[Any, ...]:
     """Sends a signal at a moment; returns the mode then, the signal, and which processes got it."""
     number, draw = SIGNALS[int(rng.integers(len(SIGNALS)))], rng.random()
-    while (left := begin + after - time.monotonic()) > 0:
-        time.sleep(max(0.0, left - 0.001))
-    own = {process.pid for process in called.processes}
-    others = sorted(processes_of(called.home) - own) if draw < 0.4 else []  # started by those
+    while (seconds := begin + after - time.monotonic()) > 0:
+        time.sleep(max(0.0, seconds - 0.001))
+    pids = {process.pid for process in called.processes}
+    others = sorted(processes_of(called.home) - pids) if draw < 0.4 else []  # started by those
     whom = "all" if draw < 0.2 else "another" if others else "one"
-    chosen = {"all": [*own, *others], "another": others, "one": sorted(own)}[whom]
+    targets = {"all": [*pids, *others], "another": others, "one": sorted(pids)}[whom]
     now = time.monotonic()
-    for process in chosen if whom == "all" else [int(rng.choice(chosen))]:
+    for process in targets if whom == "all" else [int(rng.choice(targets))]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
     return mode_at(now, called.spans()), number, whom

@@ -54,28 +54,28 @@ def config(tmp_path):
     (tmp_path / "text").write_text("\n".join(word.tobytes().decode() for word in words))
     folders = {"data.dir": str(tmp_path), "data.cache_dir": str(tmp_path / "cache")}
     quiet = {"optimizer.learning_rate": 1e-4, "train.log_every": 10, "checkpoint.keep_last": 2}
-    found = load(default.__file__, TINY | folders | quiet | {"checkpoint.every": EVERY})
-    (tmp_path / "config.json").write_text(to_json(found))
+    settings = load(default.__file__, TINY | folders | quiet | {"checkpoint.every": EVERY})
+    (tmp_path / "config.json").write_text(to_json(settings))
     return tmp_path / "config.json"
 
 
 @pytest.mark.faults
 def test_twenty_thousand_steps_take_as_much_late_as_early(config, tmp_path, monkeypatch):
     """Between checkpoints, of which the first few fill what is kept."""
-    seen: dict[int, Held] = {}
+    usage: dict[int, Held] = {}
     write = RunLog.write
 
     def noted(log, step, values):
         write(log, step, values)
         if step % EVERY == EVERY // 2:
-            seen[step] = held()
+            usage[step] = held()
 
     monkeypatch.setattr(RunLog, "write", noted)
     flags = f"--config={config}", f"--workdir={tmp_path / 'run'}"
     assert call(*flags, f"--config.train.steps={STEPS}") == 0
     assert results(tmp_path / "run")["steps"] == STEPS
     assert [r["step"] for r in records(tmp_path / "run") if "train/loss" in r][-1] == STEPS
-    moments = list(seen.values())
+    moments = list(usage.values())
     quarter = len(moments) // 4
     early, late = moments[quarter : 2 * quarter], moments[-quarter:]
     for name in ("handles", "threads"):
@@ -144,8 +144,8 @@ def test_two_million_lines_of_a_log_are_read_in_the_memory_of_a_few(config, tmp_
         process.returncode = status
         assert status == 0
         if command == "resume":
-            kept = sum(1 for _ in read_metrics(folder / "run"))
-            assert kept >= lines and results(folder / "run")["steps"] == 12
+            count = sum(1 for _ in read_metrics(folder / "run"))
+            assert count >= lines and results(folder / "run")["steps"] == 12
         shutil.rmtree(folder)
     seconds = {lines: use.ru_utime + use.ru_stime for lines, use in used.items()}
     memory = {lines: use.ru_maxrss / 2**10 for lines, use in used.items()}  # MiB
@@ -161,8 +161,8 @@ def test_a_log_is_never_whole_in_memory(tmp_path):
     RunLog(tmp_path / "other", restored_step=0, total_steps=3000).close()  # which imports
     tracemalloc.start()
     with contextlib.closing(RunLog(tmp_path, restored_step=2990, total_steps=3000)) as log:
-        found = spikes(read_metrics(tmp_path)), log.records
+        summary = spikes(read_metrics(tmp_path)), log.records
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert found == ([], 2990) and peak < size / 2
+    assert summary == ([], 2990) and peak < size / 2
     assert spike_scores(read_metrics(tmp_path)) == {"spike_score": {"loss": 0, "gradient_norm": 0}}

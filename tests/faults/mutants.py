@@ -74,7 +74,7 @@ def mutants(module: str) -> list[Mutant]:
         for part in (getattr(node, "annotation", None), getattr(node, "returns", None))
         if part is not None
     ]
-    nodes, found = list(ast_nodes(get_ast(source))), []
+    nodes, mutations = list(ast_nodes(get_ast(source))), []
     for name in operator_names():
         operator = get_operator(name)
         if operator.arguments():  # the two that need the name of a variable
@@ -85,22 +85,22 @@ def mutants(module: str) -> list[Mutant]:
                 (part.lineno, part.col_offset) <= place < (part.end_lineno, part.end_col_offset)
                 for part in parts
             ):
-                found.append(Mutant(module, name, occurrence, place[0]))
-    return found
+                mutations.append(Mutant(module, name, occurrence, place[0]))
+    return mutations
 
 
 def sample(seed: int, number: int) -> list[Mutant]:
     """So many mutants that compile, in random order."""
-    core, rng, drawn = ROOT / "transformer_jax", random.Random(seed), []
+    core, rng, selection = ROOT / "transformer_jax", random.Random(seed), []
     files = [path for glob in MODULES.split() for path in sorted(core.glob(glob))]
     by_module = [mutants(str(path.relative_to(ROOT))) for path in files]
     ends = [0, *itertools.accumulate(map(len, by_module))]
-    for own, (start, end) in zip(by_module, itertools.pairwise(ends), strict=True):
-        rng.shuffle(own)
+    for candidates, (start, end) in zip(by_module, itertools.pairwise(ends), strict=True):
+        rng.shuffle(candidates)
         share = end * number // ends[-1] - start * number // ends[-1]
-        drawn += itertools.islice(filter(Mutant.compiles, own), share)
-    rng.shuffle(drawn)
-    return drawn
+        selection += itertools.islice(filter(Mutant.compiles, candidates), share)
+    rng.shuffle(selection)
+    return selection
 
 
 def stages(mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Iterator[list[str]]:
@@ -115,11 +115,11 @@ def stages(mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Ite
         if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0)
     ]
     inner = max(around, key=lambda node: node.lineno, default=None)  # None around a decorator
-    own = range(inner.lineno, (inner.end_lineno or 0) + 1) if inner else ()
+    span = range(inner.lineno, (inner.end_lineno or 0) + 1) if inner else ()
     (name,) = [name for name in data.measured_files() if name.endswith(f"/{mutant.module}")]
     lines = data.contexts_by_lineno(name)
-    for chosen in (own, lines):
-        contexts = {context.split("|")[0] for line in chosen for context in lines.get(line, ())}
+    for numbers in (span, lines):
+        contexts = {context.split("|")[0] for line in numbers for context in lines.get(line, ())}
         if tests := sorted(contexts & seconds.keys(), key=seconds.__getitem__):
             ends = itertools.accumulate(map(seconds.__getitem__, tests))
             first = max(1, sum(end <= FIRST for end in ends))

@@ -86,8 +86,8 @@ class Step:
             state = spoilt(state, where, value)
         rows = np.ones((len(batch["inputs"]), 1), np.float32)
         passes = {"forward": "batch", "backward": "gradient"}
-        own = {name: rows * (value if where == struck else 0) for name, struck in passes.items()}
-        return self.step(state, batch | place(self.mesh, own))
+        terms = {name: rows * (value if where == struck else 0) for name, struck in passes.items()}
+        return self.step(state, batch | place(self.mesh, terms))
 
 
 @pytest.fixture(scope="module")
@@ -154,13 +154,13 @@ def fate(bad_step, number, place, value):
     # The parameter of an infinite second moment no longer moves, until something is to be saved. A
     # moment that is not finite makes all steps after it bad, of which none helps.
     late = (place, value) == ("nu", np.inf) or (bad_step == "skip" and place in ("mu", "nu"))
-    seen = save if late else number
-    back = (seen - 1) // EVERY * EVERY
+    step = save if late else number
+    back = (step - 1) // EVERY * EVERY
     if bad_step == "restore" and back:
-        return [*range(1, back + 1), *range(seen + 1, seen + 1 + STEPS - back)], seen, False
+        return [*range(1, back + 1), *range(step + 1, step + 1 + STEPS - back)], step, False
     if bad_step == "skip" and place in ("batch", "gradient"):
         return [n for n in range(1, STEPS + 1) if n != number], number, False
-    return list(range(1, back + 1)), seen, True
+    return list(range(1, back + 1)), step, True
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_a_kill_after_restores_changes_nothing_though_the_faults_do_not_come_aga
 def test_training_does_not_go_back_for_ever(corpus, tmp_path, monkeypatch, train, caplog):
     command = importlib.import_module("transformer_jax.commands.train")
     monkeypatch.setattr(command, "MOST_RESTORES", 2)
-    found = train(tmp_path, "restore", {n: ("batch", np.nan) for n in range(6, 4 * STEPS)})
-    assert (found["status"], found["first_bad_step"], found["bad_steps"]) == ("diverged", 5, [6, 5])
+    run = train(tmp_path, "restore", {n: ("batch", np.nan) for n in range(6, 4 * STEPS)})
+    assert (run["status"], run["first_bad_step"], run["bad_steps"]) == ("diverged", 5, [6, 5])
     assert "After 2 restores none is made" in caplog.text
     assert_saved(corpus, tmp_path, range(1, 5))
 

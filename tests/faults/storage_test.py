@@ -142,9 +142,9 @@ def train(folder, name, seed):
         assert call("--mode=import", "--checkpoint=theirs", "--workdir=imported") == 0
         flat = json.loads(Path("imported/config.json").read_text())["model"]
         start = {f"model.{key}": value for key, value in flat.items()}
-    own = {"data.dir": str(folder), "data.cache_dir": "cache", "seed": seed}
-    own |= {"train.log_every": 1, "checkpoint.every": 4}
-    config = load(default.__file__, CONFIG | start | own | RUNS[name])
+    changes = {"data.dir": str(folder), "data.cache_dir": "cache", "seed": seed}
+    changes |= {"train.log_every": 1, "checkpoint.every": 4}
+    config = load(default.__file__, CONFIG | start | changes | RUNS[name])
     Path("config.json").write_text(to_json(config))
     assert call("--config=config.json", "--workdir=run") == 0
     if name == "language_model":
@@ -183,17 +183,17 @@ def given(command) -> Given:
         return Given(ending.status, None, ending.err)
     workdir = Path("run" if command == "resume" else "new")
     if command in ("resume", "begin", "decode"):
-        made = trained(workdir)
+        output = trained(workdir)
     elif command == "export":
-        made = contents(Path("exported"))
+        output = contents(Path("exported"))
     elif command == "evaluate":
-        made = timeless(results(Path("run")))
+        output = timeless(results(Path("run")))
     elif command == "show":
-        made = re.sub("(time/wall_seconds) .*|The files of .*", "", ending.out)
+        output = re.sub("(time/wall_seconds) .*|The files of .*", "", ending.out)
     else:
-        made = Path("page.html" if command == "report" else "written").read_text("utf-8")
-        made = made.replace(str(Path.cwd()), "")
-    return Given(ending.status, made, ending.err)
+        output = Path("page.html" if command == "report" else "written").read_text("utf-8")
+        output = output.replace(str(Path.cwd()), "")
+    return Given(ending.status, output, ending.err)
 
 
 def on_copy(folder, place, command, change=lambda copy: None) -> Given:
@@ -206,12 +206,12 @@ def on_copy(folder, place, command, change=lambda copy: None) -> Given:
             for path in (*Path("cache").glob("sets"), *Path("cache").glob("tfds/*/*/columns")):
                 shutil.rmtree(path)
         before = contents(copy)
-        found = given(command)
+        outcome = given(command)
         after = contents(copy)
         assert not Path("executed").exists(), "a pickle was loaded"
     shutil.rmtree(copy.parent)
     changed = frozenset(name for name, data in before.items() if after.get(name) != data)
-    return found._replace(changed=changed, done=done)
+    return outcome._replace(changed=changed, done=done)
 
 
 @dataclasses.dataclass
@@ -232,11 +232,11 @@ class Sound:
         """What a command gives; the test is skipped where there is no such command for the run."""
         if command not in self.known:
             self.known[command] = on_copy(self.folder, self.folder.parent, command)
-        found = self.known[command]
-        if "no counterpart" in found.told or "generates nothing" in found.told:
+        outcome = self.known[command]
+        if "no counterpart" in outcome.told or "generates nothing" in outcome.told:
             pytest.skip(f"{command} does not know such a run")
-        assert found.status == 0, found.told
-        return found
+        assert outcome.status == 0, outcome.told
+        return outcome
 
 
 @pytest.fixture(
@@ -267,30 +267,30 @@ def harmed(folder, name, damage, other):
     else:
         data, source = path.read_bytes(), other / name
         theirs = source.read_bytes() if source.is_file() else data
-        found = DAMAGES[damage](data, random.Random(f"{name} {damage}"), theirs) if data else None
-        if not data or found == data:
+        blob = DAMAGES[damage](data, random.Random(f"{name} {damage}"), theirs) if data else None
+        if not data or blob == data:
             return False
-        path.write_bytes(found)
+        path.write_bytes(blob)
     return True
 
 
-def wrong(name, damage, expected, found, logged):
+def wrong(name, damage, expected, outcome, logged):
     """What is wrong with what a command made of a damaged file, or None."""
-    told = found.told + logged
+    words = outcome.told + logged
     folders = [str(path) for path in Path(name).parents if len(path.parts) > 2]
-    named = any(text in told for text in (Path(name).name, *folders))
-    if found.status == 0:
-        if found.made == expected or (named and "is passed over" in told):  # for an older one
+    named = any(text in words for text in (Path(name).name, *folders))
+    if outcome.status == 0:
+        if outcome.made == expected or (named and "is passed over" in words):  # for an older one
             return None
         # What was deleted is lost; what anyone may edit has no sums and versions, samples no form.
         editable = name.startswith("run/") and not name.startswith("run/checkpoints/")
         formless = set() if name.endswith(".txt") else {"pickled"}
         unseen = {"deleted"} | (set(DAMAGES) - formless if editable else set())
-        return None if damage in unseen else f"SILENT: {found.made} {told}"[:600]
-    if told.count("error: ") != 1 or "Traceback" in told or "mistake of the program" in told:
-        return f"no message: {told[-600:]}"
-    lost = found.changed - {name}
-    return f"CHANGED: {lost}" if lost else None if named else f"UNNAMED: {told[-600:]}"
+        return None if damage in unseen else f"SILENT: {outcome.made} {words}"[:600]
+    if words.count("error: ") != 1 or "Traceback" in words or "mistake of the program" in words:
+        return f"no message: {words[-600:]}"
+    lost = outcome.changed - {name}
+    return f"CHANGED: {lost}" if lost else None if named else f"UNNAMED: {words[-600:]}"
 
 
 def fault_of(sound, place, caplog, command, name, damage):
@@ -298,14 +298,14 @@ def fault_of(sound, place, caplog, command, name, damage):
     caplog.clear()
     other = sound.other if damage == "exchanged" else sound.folder
     harm = functools.partial(harmed, name=name, damage=damage, other=other)
-    found, victim, fault = on_copy(sound.folder, place, command, harm), place / "victim", None
+    outcome, victim, fault = on_copy(sound.folder, place, command, harm), place / "victim", None
     if victim.exists():
         if victim.read_bytes() != (sound.folder / name).read_bytes():
             fault = "WRITTEN through a link"
         victim.unlink()
-    if not found.done:
+    if not outcome.done:
         return None
-    fault = fault or wrong(name, damage, sound.expected(command).made, found, caplog.text)
+    fault = fault or wrong(name, damage, sound.expected(command).made, outcome, caplog.text)
     return f"{name} {damage} {command}: {fault}" if fault else ""
 
 
@@ -329,9 +329,9 @@ def test_any_damage_of_any_file(sound, tmp_path, caplog, area, command, damage):
     names = files(sound.folder, area)
     if not names or (sound.name == "catalogue" and not area.startswith("cache")):
         pytest.skip("there is no such file, or another run tries the same")
-    found = [fault_of(sound, tmp_path, caplog, command, name, damage) for name in names]
-    faults = [fault for fault in found if fault]
-    count = len(found) - found.count(None)
+    verdicts = [fault_of(sound, tmp_path, caplog, command, name, damage) for name in names]
+    faults = [fault for fault in verdicts if fault]
+    count = len(verdicts) - verdicts.count(None)
     print(f"TRIED {sound.name} {area} {command} {damage}: {count} files, {len(faults)} faults")
     assert not faults, "\n" + "\n".join(faults)
 
@@ -373,14 +373,14 @@ def test_a_disk_that_is_full_at_any_moment(sound, disk, caplog, trial):
         with (disk / "filler").open("wb") as file:
             for _ in range(os.statvfs(disk).f_bavail - int(2 ** draw.uniform(0, 9))):
                 file.write(bytes(page))
-        found = given(command)
+        outcome = given(command)
         (disk / "filler").unlink()
-        if found.status:
-            told = found.told + caplog.text
-            assert told.count("error: ") == 1 and "Traceback" not in told, told
-            assert "space left" in told or "enough disk space" in told, told  # TFDS's words
-            found = given(command)
-    assert (found.status, found.made) == (0, expected.made), found.told
+        if outcome.status:
+            words = outcome.told + caplog.text
+            assert words.count("error: ") == 1 and "Traceback" not in words, words
+            assert "space left" in words or "enough disk space" in words, words  # TFDS's words
+            outcome = given(command)
+    assert (outcome.status, outcome.made) == (0, expected.made), outcome.told
 
 
 @pytest.mark.parametrize("command", QUICK_FIRST)
@@ -393,12 +393,12 @@ def test_a_disk_that_is_read_only(sound, disk, command, tmp_path):
         (tmp_path / "here" / name).symlink_to(disk / "copy" / name)
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     with contextlib.chdir(tmp_path / "here"):
-        found = given(command)
+        outcome = given(command)
     if command == "resume":
-        assert found.status == 1 and "run cannot be written" in found.told
+        assert outcome.status == 1 and "run cannot be written" in outcome.told
     elif command != "evaluate":  # which prints what it has no place for
-        assert found[:2] == expected[:2], found.told
-    assert found.status == (command == "resume"), found.told
+        assert outcome[:2] == expected[:2], outcome.told
+    assert outcome.status == (command == "resume"), outcome.told
 
 
 def leave_what_killed_processes_leave(copy):
@@ -423,8 +423,8 @@ def test_stale_locks_and_a_clock_that_goes_back_change_nothing(
     """Both at once, as nothing that asks for the time asks for what was left."""
     expected, times = sound.expected(command), iter(range(10**9, 0, -1000))
     monkeypatch.setattr(time, "time", lambda: float(next(times)))
-    found = on_copy(sound.folder, tmp_path, command, leave_what_killed_processes_leave)
-    assert found[:2] == expected[:2], found.told
+    outcome = on_copy(sound.folder, tmp_path, command, leave_what_killed_processes_leave)
+    assert outcome[:2] == expected[:2], outcome.told
 
 
 @pytest.mark.faults

@@ -61,7 +61,7 @@ def test_no_file_of_a_folder_to_import_is_a_program(tmp_path, monkeypatch, capsy
     """Neither what the loader of others would unpickle, nor the code that a config names."""
     monkeypatch.chdir(tmp_path)
     program, folder = pickled(array), llama.checkpoint(tmp_path / "theirs")
-    own = {path: path.read_bytes() for path in folder.iterdir()}
+    contents = {path: path.read_bytes() for path in folder.iterdir()}
     for name in "training_args.bin pytorch_model.bin model.pt optimizer.pt x.npz".split():
         (folder / name).write_bytes(program)
     for name in "modeling_x.py tokenization_x.py __init__.py setup.py conftest.py".split():
@@ -72,7 +72,7 @@ def test_no_file_of_a_folder_to_import_is_a_program(tmp_path, monkeypatch, capsy
     flags = "--mode=import", f"--checkpoint={folder}"
     EVENTS.clear()
     assert call(*flags, "--workdir=sound") == 0
-    for path, sound in own.items():
+    for path, sound in contents.items():
         path.write_bytes(program)
         assert call(*flags, "--workdir=ours") == 1
         path.write_bytes(sound)
@@ -139,15 +139,15 @@ def test_a_page_is_the_same_elements_whatever_its_texts_are(tmp_path, text, undr
     pages = []
     for texts in ("a", text):
         runs = []
-        for own in (f"{texts}0", f"{texts}1"):
-            name = own.replace("/", "_")
-            run = make(tmp_path / name, model={"residual": own}, diagnostics=2, samples=own)
+        for word in (f"{texts}0", f"{texts}1"):
+            name = word.replace("/", "_")
+            run = make(tmp_path / name, model={"residual": word}, diagnostics=2, samples=word)
             for file, content in {
-                "samples.jsonl": {"step": 2, "samples": [[own, [own]]]},
-                "replay.json": {"step": 2, "found": own},
-                "run.json": {"labels": [{own: own, "seed": own}]},
-                "results.json": {"status": own, "steps": 20, f"test/{own}": 1.0, own: own},
-                "metrics.jsonl": {"step": 2, f"train/{own}": 1.0},
+                "samples.jsonl": {"step": 2, "samples": [[word, [word]]]},
+                "replay.json": {"step": 2, "found": word},
+                "run.json": {"labels": [{word: word, "seed": word}]},
+                "results.json": {"status": word, "steps": 20, f"test/{word}": 1.0, word: word},
+                "metrics.jsonl": {"step": 2, f"train/{word}": 1.0},
             }.items():
                 (run / file).write_text(json.dumps(content) + "\n")
             runs.append(str(run))
