@@ -100,14 +100,14 @@ def parse(name: str) -> Slice:
     Raises:
       ValueError: there is no such generation or no slice of this size.
     """
-    found = re.fullmatch(r"(?:(\d+)x)?([a-z0-9]*[a-z][a-z0-9]*)-(\d+)", name)
-    generation = _SPELLINGS.get(found[2], found[2]) if found else ""
-    if found is None or generation not in _TPUS:
+    match = re.fullmatch(r"(?:(\d+)x)?([a-z0-9]*[a-z][a-z0-9]*)-(\d+)", name)
+    generation = _SPELLINGS.get(match[2], match[2]) if match else ""
+    if match is None or generation not in _TPUS:
         raise ValueError(
             f"{name!r} is not an accelerator type: expected one like v4-8, v5e-16, v5p-32, v6e-256 "
             "or tpu7x-8, or several slices like 2xv5e-256"
         )
-    tpu, slices, number = _TPUS[generation], int(found[1] or 1), int(found[3])
+    tpu, slices, number = _TPUS[generation], int(match[1] or 1), int(match[3])
     chips, rest = divmod(number, tpu.counted)
     shape = None if rest or chips > tpu.largest else _shape(chips, tpu.dimensions)
     if shape is None or slices < 1:

@@ -90,8 +90,8 @@ def lease(launch: Launch) -> Iterator[None]:
     if not answer.ok:
         if "412" not in answer.error and "pre-condition" not in answer.error:
             raise Stop(f"could not write {path}: {hopeless(answer.error) or answer.error}")
-        found = call(["gcloud", "storage", "cat", path])
-        other = json.loads(found.out) if found.ok else {"time": 0.0}
+        reply = call(["gcloud", "storage", "cat", path])
+        other = json.loads(reply.out) if reply.ok else {"time": 0.0}
         age = time.time() - other["time"]
         if age < max(300.0, _LEASE_POLLS * launch.poll_seconds):
             raise Stop(

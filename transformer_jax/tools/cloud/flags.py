@@ -30,41 +30,41 @@ def parse(argv: Sequence[str]) -> tuple[Launch, bool]:
     Raises:
       Stop: where it cannot be launched.
     """
-    found = _parser().parse_args(argv)
-    slice = _slice(found.accelerator)
+    flags = _parser().parse_args(argv)
+    slice = _slice(flags.accelerator)
     name, runtime = _LENT[slice.generation]
-    if shutil.which("gcloud") is None and not (found.dry_run and found.project):
+    if shutil.which("gcloud") is None and not (flags.dry_run and flags.project):
         raise Stop("found no gcloud on PATH: https://cloud.google.com/sdk/docs/install")
-    project = found.project or call(["gcloud", "config", "get-value", "project"]).out
+    project = flags.project or call(["gcloud", "config", "get-value", "project"]).out
     if not project:
         raise Stop("give --project, or: gcloud config set project PROJECT")
-    capacity = ["--spot"] * found.spot + ["--reserved"] * found.reserved
-    if found.flex_start:
-        if found.now:
+    capacity = ["--spot"] * flags.spot + ["--reserved"] * flags.reserved
+    if flags.flex_start:
+        if flags.now:
             raise Stop("--flex_start is queued always: leave --now out")
-        capacity = ["--provisioning-model=flex-start", f"--max-run-duration={found.flex_start}"]
-    if slice.hosts > 1 and "experiment" in found.command[:1]:
-        raise Stop(f"an experiment runs on one host: {found.accelerator} has {slice.hosts}")
+        capacity = ["--provisioning-model=flex-start", f"--max-run-duration={flags.flex_start}"]
+    if slice.hosts > 1 and "experiment" in flags.command[:1]:
+        raise Stop(f"an experiment runs on one host: {flags.accelerator} has {slice.hosts}")
     launch = Launch(
-        command=tuple(_command(found.command)),
-        home=_home(found.command),
+        command=tuple(_command(flags.command)),
+        home=_home(flags.command),
         accelerator=f"{name}-{slice.number}",
         runtime=runtime,
         hosts=slice.hosts,
-        zone=found.zone,
+        zone=flags.zone,
         project=project,
         capacity=tuple(capacity),
-        queued=not found.now,
-        create=tuple(found.create),
-        max_wait_hours=found.max_wait_hours,
-        deadline=time.monotonic() + found.max_hours * 3600,
-        max_failures=found.max_failures,
-        hang_minutes=found.hang_minutes,
-        poll_seconds=found.poll_seconds,
-        keep=found.keep,
+        queued=not flags.now,
+        create=tuple(flags.create),
+        max_wait_hours=flags.max_wait_hours,
+        deadline=time.monotonic() + flags.max_hours * 3600,
+        max_failures=flags.max_failures,
+        hang_minutes=flags.hang_minutes,
+        poll_seconds=flags.poll_seconds,
+        keep=flags.keep,
     )
-    check_buckets(found.command, launch.bucket)
-    return launch, found.dry_run
+    check_buckets(flags.command, launch.bucket)
+    return launch, flags.dry_run
 
 
 def _parser() -> argparse.ArgumentParser:

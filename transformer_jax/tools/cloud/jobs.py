@@ -64,21 +64,21 @@ def start(launch: Launch, code: Code, label: str) -> bool:
     A host that cannot be reached is tried again, alone. Raises Stop where that does not help.
     """
     say(f"Installing and starting on {launch.hosts} host{'s' * (launch.hosts != 1)} ...")
-    left, trial = list(range(launch.hosts)), 0
+    workers, trial = list(range(launch.hosts)), 0
     while True:
-        scripts = {worker: start_script(launch, code, worker, label) for worker in left}
+        scripts = {worker: start_script(launch, code, worker, label) for worker in workers}
         answers = _ssh_all(launch, scripts)
-        left = [worker for worker in left if f"started {worker}" not in answers[worker].out]
-        if not left:
+        workers = [worker for worker in workers if f"started {worker}" not in answers[worker].out]
+        if not workers:
             return True
         if slices.look(launch).word != "ready":
             return False
-        for worker in left:
+        for worker in workers:
             raise_if_hopeless(answers[worker].error, f"host {worker}")
             _forget_changed_key(answers[worker].error)
         trial += 1
-        error = answers[left[0]].error or "its ssh ended well, but nothing was started"
-        named = ", ".join(map(str, left))
+        error = answers[workers[0]].error or "its ssh ended well, but nothing was started"
+        named = ", ".join(map(str, workers))
         if trial == _SSH_TRIES:
             raise Stop(
                 f"could not start on host {named} of {launch.hosts}: {error}\n"
@@ -96,13 +96,13 @@ def stop(launch: Launch, code: Code) -> None:
 
 def follow(launch: Launch, label: str) -> Ended:
     """Shows host 0's output until the job has ended or hangs, or the slice is lost."""
-    log, seen, heard, since_failure = f"{launch.folder}/{label}/log-0", 0, time.monotonic(), 0
+    log, offset, heard, since_failure = f"{launch.folder}/{label}/log-0", 0, time.monotonic(), 0
     while True:
         exits = _exits(launch, label)  # before the log, which is whole once they are there
-        answer = call(["gcloud", "storage", "cat", f"--range={seen}-", log], strip=False)
+        answer = call(["gcloud", "storage", "cat", f"--range={offset}-", log], strip=False)
         if answer.ok and answer.out:
             print(answer.out, end="", flush=True)
-            seen, heard = seen + answer.size, time.monotonic()
+            offset, heard = offset + answer.size, time.monotonic()
         failed = [exit for exit in exits if exit.code]
         if len(exits) == launch.hosts and not failed:
             return Ended("done")
@@ -114,20 +114,20 @@ def follow(launch: Launch, label: str) -> Ended:
         pause(launch, launch.poll_seconds)
     by_themselves = [exit for exit in failed if exit.code != 128 + signal.SIGTERM]
     if lost or (failed and not by_themselves) or slices.look(launch).word != "ready":
-        return Ended("preempted", progress=seen > 0)
+        return Ended("preempted", progress=offset > 0)
     if not failed:
         return Ended("hung", f"no output for {launch.hang_minutes:g} minutes")
-    first, told = min(by_themselves), min(exits)  # host 0 writes the work directory
+    first, writer = min(by_themselves), min(exits)  # host 0 writes the work directory
     # A run that has never made a step was asked for by mistake; "diverged" is a result.
-    mistaken = launch.logs_steps and told.status == "none" and last_step(launch) == "-"
+    mistaken = launch.logs_steps and writer.status == "none" and last_step(launch) == "-"
     tail = call(["gcloud", "storage", "cat", f"{launch.folder}/{label}/log-{first.worker}"]).out
     lines = [line for line in tail.replace("\r", "\n").splitlines() if line.strip()]
     return Ended(
         "failed",
         f"host {first.worker} ended with {first.code}\n"
         + "\n".join(f"  {line}" for line in lines[-_LOG_LINES:]),
-        hopeless=mistaken or told.status == "diverged" or re.search(DISK_FULL, tail) is not None,
-        progress=seen > 0,
+        hopeless=mistaken or writer.status == "diverged" or re.search(DISK_FULL, tail) is not None,
+        progress=offset > 0,
     )
 
 

@@ -85,7 +85,7 @@ def backoff(launch: Launch, count: int) -> float:
 
 def pause(launch: Launch, seconds: float) -> None:
     """Sleeps. Raises OutOfTime at the deadline."""
-    left = launch.deadline - time.monotonic()
-    time.sleep(max(0.0, min(seconds, left)))
-    if left < seconds:
+    time_left = launch.deadline - time.monotonic()
+    time.sleep(max(0.0, min(seconds, time_left)))
+    if time_left < seconds:
         raise OutOfTime("--max_hours are over")

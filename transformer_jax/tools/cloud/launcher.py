@@ -104,14 +104,14 @@ def check_commands(launch: Launch) -> list[list[str]]:
 
 def check(launch: Launch) -> None:
     """Raises Stop for what would fail later, when it costs more."""
-    account, found = map(call, check_commands(launch))
+    account, place = map(call, check_commands(launch))
     if not account.out:
         raise Stop("gcloud has no account: gcloud auth login")
-    if not found.ok and not re.search(FORBIDDEN, found.error, re.I):
-        raise Stop(f"{launch.bucket}: {hopeless(found.error) or found.error}")
+    if not place.ok and not re.search(FORBIDDEN, place.error, re.I):
+        raise Stop(f"{launch.bucket}: {hopeless(place.error) or place.error}")
     region = launch.zone.rpartition("-")[0]
-    if found.ok and found.out.lower() not in (region, region.partition("-")[0]):
-        say(f"Note: {launch.bucket} is in {found.out}, the slice in {region}: slow, and it costs.")
+    if place.ok and place.out.lower() not in (region, region.partition("-")[0]):
+        say(f"Note: {launch.bucket} is in {place.out}, the slice in {region}: slow, and it costs.")
 
 
 def dry(launch: Launch, code: Code) -> Iterator[str]:

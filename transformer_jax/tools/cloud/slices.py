@@ -74,8 +74,8 @@ def look(launch: Launch) -> State:
 
 def _described(answer: Answer) -> State:
     if not answer.ok:
-        gone = re.search("not.found", answer.error, re.I)
-        return State("absent", "") if gone else State("unknown", answer.error)
+        match = re.search("not.found", answer.error, re.I)
+        return State("absent", "") if match else State("unknown", answer.error)
     word = answer.out.partition("\t")[0]
     if word in ("ACTIVE", "READY") and "MAINTENANCE" not in answer.out:
         return State("ready", answer.out)
@@ -84,7 +84,7 @@ def _described(answer: Answer) -> State:
 
 def obtain(launch: Launch) -> None:
     """Returns once the slice is ready. Raises Stop if it cannot be had, or not within the time."""
-    since, told, refused = time.monotonic(), "", 0
+    since, message, refused = time.monotonic(), "", 0
     while True:
         state = look(launch)
         if state.word == "ready":
@@ -93,7 +93,7 @@ def obtain(launch: Launch) -> None:
         if waited > launch.max_wait_hours * 3600:
             raise Stop(
                 f"no {launch.accelerator} in {launch.zone} within {launch.max_wait_hours:g} hours "
-                f"({state.detail or told}). Try another --zone, --spot, or a longer "
+                f"({state.detail or message}). Try another --zone, --spot, or a longer "
                 "--max_wait_hours"
             )
         seconds = launch.poll_seconds
@@ -110,11 +110,11 @@ def obtain(launch: Launch) -> None:
                 if not re.search("capacity|exhausted|unavailable", answer.error, re.I):
                     raise Stop(f"gcloud could not make the slice: {answer.error}")
                 refused += 1
-                seconds, told = backoff(launch, refused), answer.error
+                seconds, message = backoff(launch, refused), answer.error
                 say(f"No capacity now, trying again in {seconds:.0f} s.")
-        elif state.detail != told:
-            told = state.detail
-            say(f"{told}, after {waited / 60:.0f} minutes of waiting.")
+        elif state.detail != message:
+            message = state.detail
+            say(f"{message}, after {waited / 60:.0f} minutes of waiting.")
         pause(launch, seconds)
 
 
