@@ -29,27 +29,27 @@ def _rows(norms: str, config: TransformerConfig) -> list[rows.Row]:
     tables = {"model.shared.weight": "embedding/table"}
     if config.tied_embeddings != "all":
         tables = {_TABLES[stack]: f"{side}_embedding/table" for stack, side in SIDES.items()}
-    found = [rows.as_it_is(theirs, ours) for theirs, ours in tables.items()]
+    model_rows = [rows.as_it_is(theirs, ours) for theirs, ours in tables.items()]
     if config.tied_embeddings == "none":
-        found += rows.linear("lm_head", "logits/kernel", bias=False)
+        model_rows += rows.linear("lm_head", "logits/kernel", bias=False)
     if config.logits_bias:
-        found.append(rows.first("final_logits_bias", "logits_bias/bias"))
+        model_rows.append(rows.first("final_logits_bias", "logits_bias/bias"))
     for stack in SIDES:
         layers = f"model.{stack}.layers.{{}}"
-        found += rows.layers(layers, stack, config, rows.fairseq(stack, norms))
+        model_rows += rows.layers(layers, stack, config, rows.fairseq(stack, norms))
         if norms == "pre_norm":
-            found += rows.norm(f"model.{stack}.layer_norm", f"{stack}_norm", config)
-    return found
+            model_rows += rows.norm(f"model.{stack}.layer_norm", f"{stack}_norm", config)
+    return model_rows
 
 
 def _learned(norms: str, config: TransformerConfig) -> list[rows.Row]:
     """With tables of positions, and a norm behind them."""
-    found = _rows(norms, config)
+    model_rows = _rows(norms, config)
     for stack, theirs in zip(SIDES, _POSITIONS, strict=True):
         ours = f"{SIDES[stack]}_positions"
-        found.append(opt.positions(theirs, f"{ours}/table"))
-        found += rows.norm(f"model.{stack}.layernorm_embedding", f"{ours}/norm", config)
-    return found
+        model_rows.append(opt.positions(theirs, f"{ours}/table"))
+        model_rows += rows.norm(f"model.{stack}.layernorm_embedding", f"{ours}/norm", config)
+    return model_rows
 
 
 def _sinusoidal(norms: str, config: TransformerConfig) -> list[rows.Row]:
@@ -62,16 +62,16 @@ def _sinusoidal(norms: str, config: TransformerConfig) -> list[rows.Row]:
 
 def _sinusoids_apart(length: int, d_model: int) -> np.ndarray:
     """Their table of positions: the sines first, and then the cosines."""
-    own = sinusoids(length, d_model)
-    return np.concatenate([own[:, ::2], own[:, 1::2]], axis=1)
+    table = sinusoids(length, d_model)
+    return np.concatenate([table[:, ::2], table[:, 1::2]], axis=1)
 
 
 def _check_sinusoids(theirs: Settings, ours: Values) -> Values:
     """No more settings. Raises ValueError where a file's tables of positions are no sinusoids."""
     for name in _POSITIONS:
         if (table := theirs.tensor(name)) is not None:
-            own = _sinusoids_apart(len(table), ours["d_model"])
-            if table.shape != own.shape or not np.allclose(table.astype("f4"), own, atol=0.01):
+            sines = _sinusoids_apart(len(table), ours["d_model"])
+            if table.shape != sines.shape or not np.allclose(table.astype("f4"), sines, atol=0.01):
                 raise ValueError(f"{name} are no sinusoids, and others have no counterpart here")
     return {}
 
@@ -236,8 +236,8 @@ def _read_marian(theirs: Settings, ours: Values) -> Values:
     )
     if shared:
         theirs.refuse("tie_word_embeddings", True)
-    found = _check_sinusoids(theirs, ours)
-    return found | {"tied_embeddings": "all" if shared else "decoder" if tied else "none"}
+    settings = _check_sinusoids(theirs, ours)
+    return settings | {"tied_embeddings": "all" if shared else "decoder" if tied else "none"}
 
 
 def _write_marian(ours: Values) -> Values:

@@ -68,8 +68,8 @@ def import_(
         raise ValueError("--verify is for one checkpoint: leave out --revision_folders")
     folders = source.revisions(folder) if revision_folders else {0: folder}
     hosts.first(lambda: _check_new(workdir, folders))
-    given = flatten(load(default.__file__, changes))
-    chosen = {key: given[key] for key in (change.partition("=")[0] for change in changes)}
+    settings = flatten(load(default.__file__, changes))
+    chosen = {key: settings[key] for key in (change.partition("=")[0] for change in changes)}
     languages = source_language, target_language
     model, revisions = source.read_all(
         folders, lambda path: source.read(path, chosen, languages, pickled)
@@ -84,16 +84,16 @@ def import_(
     workdir.parent.mkdir(parents=True, exist_ok=True)
     scratch = tempfile.TemporaryDirectory(prefix=f".{workdir.name}.import", dir=workdir.parent)
     (Path(scratch.name) / LABELS).write_text(json.dumps(model.labels))
-    told = [f"{workdir} holds the model of {folder}."]
+    notes = [f"{workdir} holds the model of {folder}."]
     with scratch, built(config, Path(scratch.name)) as run:
-        for step, found in revisions.items():
-            told += _saved(run, workdir, step, model._replace(tensors=found), expected)
+        for step, weights in revisions.items():
+            notes += _saved(run, workdir, step, model._replace(tensors=weights), expected)
         if model.tokenizer is not None and hosts.is_first():
             model.tokenizer.save(workdir / TOKENIZER)
         if model.labels:
             save(workdir / LABELS, json.dumps(model.labels, ensure_ascii=False, indent=1))
         save(workdir / CONFIG, to_json(config))  # last: with it the import is whole
-    print("\n".join(dict.fromkeys([*told, *source.told(model)])))
+    print("\n".join(dict.fromkeys([*notes, *source.told(model)])))
     return 0
 
 
@@ -110,19 +110,19 @@ def _saved(
     """
     with progress.phase(f"Reading the tensors of {model.folder.name}"):
         abstract = run.abstract_state().params
-        params, told = tensors.read(model.tensors, model.family, run.model.config, abstract)
+        params, notes = tensors.read(model.tensors, model.family, run.model.config, abstract)
     if expected is not None:
         with progress.phase("Comparing with the reference"):
-            told.append(verify.compare(expected, model.family, run.model, params))
+            notes.append(verify.compare(expected, model.family, run.model, params))
     lock(workdir)
     # That of images is of a task that needs no tokenizer.
     fingerprint = run.data.tokenizer_fingerprint if model.pictures else model.fingerprint
-    own = Origin(run.as_json, restore.IMPORTED, fingerprint, model.labels)
+    provenance = Origin(run.as_json, restore.IMPORTED, fingerprint, model.labels)
     with progress.phase("Saving the checkpoint"):
         checkpoints = run.checkpoints(workdir)
-        checkpoints.save(step, {"params": params}, {}, own, {}, scheduled=True, records=0)
+        checkpoints.save(step, {"params": params}, {}, provenance, {}, scheduled=True, records=0)
         checkpoints.close()
-    return told
+    return notes
 
 
 def _check_new(workdir: Path, steps: Collection[int]) -> None:
@@ -184,8 +184,8 @@ def export(config: Config, workdir: Path, checkpoint: str | None, target: str) -
                     special_tokens.save(unfinished, run.data.tokenizer, settings, ours.architecture)
                 else:
                     images.save(unfinished, settings["architectures"][0], pictures, ours)
-            told = special_tokens.unlike(folder, special, ours.architecture) if not pictures else []
-            print("\n".join([f"{folder} holds the model of {workdir}, as a {family.name}.", *told]))
+            note = special_tokens.unlike(folder, special, ours.architecture) if not pictures else []
+            print("\n".join([f"{folder} holds the model of {workdir}, as a {family.name}.", *note]))
     return 0
 
 
@@ -194,9 +194,9 @@ def _counterparts(config: Config) -> list[Family]:
     model = config.model
     head = choose(config.task.name, model.architecture).heads[model.architecture]
     shapes = {f.name: (f.ours["architecture"], f.ours["positions"]) for f in FAMILIES.values()}
-    own = model.architecture, model.positions
-    found = [f for f in FAMILIES.values() if head in f.heads and shapes[f.name] == own]
-    if not found or model.family != "transformer":
+    shape = model.architecture, model.positions
+    families = [f for f in FAMILIES.values() if head in f.heads and shapes[f.name] == shape]
+    if not families or model.family != "transformer":
         known = ", ".join(dict.fromkeys(map(" with ".join, shapes.values())))
         raise ValueError(
             f"model.family={model.family!r}, model.architecture={model.architecture!r} with "
@@ -208,7 +208,7 @@ def _counterparts(config: Config) -> list[Family]:
             f"model.parameterization={model.parameterization!r} has multipliers, which have no "
             "counterpart there, only 'standard'"
         )
-    return found
+    return families
 
 
 @contextlib.contextmanager
@@ -221,9 +221,9 @@ def _unfinished(folder: Path) -> Iterator[Path]:
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished_export")
     unfinished.mkdir(parents=True, exist_ok=True)
-    held = os.open(unfinished, os.O_RDONLY)
+    descriptor = os.open(unfinished, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for path in unfinished.iterdir():
             path.unlink()
         yield unfinished
@@ -234,4 +234,4 @@ def _unfinished(folder: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished)
         raise
     finally:
-        os.close(held)
+        os.close(descriptor)

@@ -27,24 +27,24 @@ _STEPS = {f"optimizer.{key}": _OPTIMIZER[key] for key in ("name", "weight_decay"
 
 
 def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
-    own = theirs.part("backbone_config")
-    if own.get("model_type", "timm_backbone") == "resnet":
-        stem = own.choose("layer_type", _STEMS, "bottleneck")
-        depths = own.whole("depths", 3, 4, 6, 3)
-        (width,) = own.whole("embedding_size", 64)
+    backbone = theirs.part("backbone_config")
+    if backbone.get("model_type", "timm_backbone") == "resnet":
+        stem = backbone.choose("layer_type", _STEMS, "bottleneck")
+        depths = backbone.whole("depths", 3, 4, 6, 3)
+        (width,) = backbone.whole("embedding_size", 64)
     else:
-        named = own if own.get("backbone") else theirs
+        named = backbone if backbone.get("backbone") else theirs
         (stem, depths), width = named.choose("backbone", _TIMM, "resnet50"), 64
-    own.refuse("num_channels", 3)
-    own.refuse("hidden_act", "relu")
-    own.refuse("hidden_sizes", _sizes(stem, depths, width))
-    own.refuse("downsample_in_first_stage", False)
-    own.refuse("downsample_in_bottleneck", False)
-    own.refuse("output_stride", 32)
-    features = own.get("out_features", [f"stage{len(depths)}"])
+    backbone.refuse("num_channels", 3)
+    backbone.refuse("hidden_act", "relu")
+    backbone.refuse("hidden_sizes", _sizes(stem, depths, width))
+    backbone.refuse("downsample_in_first_stage", False)
+    backbone.refuse("downsample_in_bottleneck", False)
+    backbone.refuse("output_stride", 32)
+    features = backbone.get("out_features", [f"stage{len(depths)}"])
     if not isinstance(features, list) or features[-1:] != [f"stage{len(depths)}"]:
         raise ValueError(f"out_features={features!r} has no counterpart here, only the last stage")
-    own.check_known(("backbone", "features_only", "out_*", "stage_names", "use_*", "freeze_*"))
+    backbone.check_known(("backbone", "features_only", "out_*", "stage_names", "use_*", "freeze_*"))
     edges, fit = images.fitted(theirs, (800, 1333), "inside")
     side = 2 ** (len(depths) + 1)
     return {
@@ -65,7 +65,7 @@ def _write(ours: family.Values) -> family.Values:
     stem, depths, width = ours["stem"], ours["resnet_depths"], ours["resnet_width"]
     backbone = {
         "model_type": "resnet",
-        "layer_type": next(theirs for theirs, own in _STEMS.items() if own == stem),
+        "layer_type": next(theirs for theirs, name in _STEMS.items() if name == stem),
         "depths": depths,
         "embedding_size": width,
         "hidden_sizes": _sizes(stem, depths, width),
@@ -81,14 +81,14 @@ def _sizes(stem: str, depths: Sequence[int], width: int) -> tuple[int, ...]:
 
 
 def _rows(config: TransformerConfig) -> list[rows.Row]:
-    found = []
+    layer_rows = []
     for stack in ("encoder", "decoder"):
         names = rows.fairseq(stack, "post_norm")
-        found += rows.layers(f"model.{stack}.layers.{{}}", stack, config, names)
+        layer_rows += rows.layers(f"model.{stack}.layers.{{}}", stack, config, names)
     for number, name in enumerate(("first", "second", "boxes")):
-        found += rows.linear(f"bbox_predictor.layers.{number}", f"box_head/{name}")
+        layer_rows += rows.linear(f"bbox_predictor.layers.{number}", f"box_head/{name}")
     return [
-        *found,
+        *layer_rows,
         *_network(config),
         *rows.linear("class_labels_classifier", "box_head/labels"),
         *rows.norm("model.decoder.layernorm", "decoder_norm", config),
@@ -150,13 +150,13 @@ def _renamed(name: str) -> str:
         return name
     name = re.sub(
         r"layer(\d)\.(\d+)",
-        lambda found: f"encoder.stages.{int(found[1]) - 1}.layers.{found[2]}",
+        lambda match: f"encoder.stages.{int(match[1]) - 1}.layers.{match[2]}",
         name,
     )
     name = re.sub(
-        r"\.(conv|bn)(\d)", lambda found: f".layer.{int(found[2]) - 1}.{_KINDS[found[1]]}", name
+        r"\.(conv|bn)(\d)", lambda match: f".layer.{int(match[2]) - 1}.{_KINDS[match[1]]}", name
     )
-    name = re.sub(r"downsample\.(\d)", lambda found: f"shortcut.{_KINDS[found[1]]}", name)
+    name = re.sub(r"downsample\.(\d)", lambda match: f"shortcut.{_KINDS[match[1]]}", name)
     return name.replace(f"{_BACKBONE}.layer.0", f"{_BACKBONE}.embedder.embedder")
 
 

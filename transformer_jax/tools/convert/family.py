@@ -83,7 +83,7 @@ class Setting(NamedTuple):
         """Their settings."""
         value = ours[self.ours.split()[0]]
         if self.values is not None:
-            value = next(theirs for theirs, own in self.values.items() if own == value)
+            value = next(theirs for theirs, meaning in self.values.items() if meaning == value)
         return dict.fromkeys(self.theirs.split(), value)
 
 
@@ -211,7 +211,7 @@ class Family:
         fitting |= self.also(ours)
         residual = fitting.pop("residual")
         fitting |= {f"{stack}_residual": residual for stack in stacks(config)}
-        return {name: found for name, found in fitting.items() if ours.get(name) not in found}
+        return {name: values for name, values in fitting.items() if ours.get(name) not in values}
 
     def config(self, config: TransformerConfig, length: int) -> Values:
         """Their config.json of our model, but for what all have alike.
@@ -219,14 +219,14 @@ class Family:
         length: the most tokens of a text. Raises ValueError where it is none of the family's.
         """
         if unfit := self.unfit(config):
-            found = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in unfit)
+            misfits = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in unfit)
             wanted = ", ".join(" or ".join(map(repr, values)) for values in unfit.values())
-            raise ValueError(f"{found} has no counterpart there, only {wanted}")
+            raise ValueError(f"{misfits} has no counterpart there, only {wanted}")
         ours = _effective(config) | {"length": length}
-        found = {"architectures": [self.heads[config.head][0]], **self.theirs}
+        theirs = {"architectures": [self.heads[config.head][0]], **self.theirs}
         for line in self.both:
-            found |= line.written(ours)
-        return found | self.write(ours)
+            theirs |= line.written(ours)
+        return theirs | self.write(ours)
 
 
 def _usual(config: TransformerConfig) -> Values:
@@ -261,13 +261,13 @@ def _effective(config: TransformerConfig) -> Values:
     """Our model's settings, where those that change nothing in it have their usual value."""
     ours = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     ours["num_kv_heads"] = config.kv_heads
-    head, own = HEADS[config.head], stacks(config)
-    if len(own) == 1:
-        ours["num_layers"] = ours[f"num_{own[0]}_layers"]
-        ours["residual"] = ours[f"{own[0]}_residual"]
+    head, stack_names = HEADS[config.head], stacks(config)
+    if len(stack_names) == 1:
+        ours["num_layers"] = ours[f"num_{stack_names[0]}_layers"]
+        ours["residual"] = ours[f"{stack_names[0]}_residual"]
         logits = head.labels or TIED_EMBEDDINGS[config.tied_embeddings].logits
         ours["tied_embeddings"] = "all" if logits else "none"
-    if own == ("encoder",):
+    if stack_names == ("encoder",):
         ours["logits_bias"] = False
     if not head.pooled:
         ours["pooling"] = "first"
@@ -353,26 +353,26 @@ class Settings:
         weights, names = self.tensor(kernel), self.part("id2label")._values
         count = len(names) if weights is None else len(weights) - besides
         names = names or {str(i): f"LABEL_{i}" for i in range(count)}
-        found = tuple(str(names.get(str(i))) for i in range(count))
+        labels = tuple(str(names.get(str(i))) for i in range(count))
         if repeat:
-            times = collections.Counter(found)
-            found = tuple(f"{n} {i}" if times[n] > 1 else n for i, n in enumerate(found))
+            times = collections.Counter(labels)
+            labels = tuple(f"{n} {i}" if times[n] > 1 else n for i, n in enumerate(labels))
         least = max(2 - besides, 1)
-        if len(names) != count or len({*found}) != count or count < least:
+        if len(names) != count or len({*labels}) != count or count < least:
             raise ValueError(
                 f"{self._name}: id2label={dict(names)!r} does not name the {count} outputs of "
                 f"{kernel}; a classifier here has {'two' if least > 1 else 'one'} or more, each "
                 "with a name of its own"
             )
-        return found
+        return labels
 
     def whole(self, name: str, *default: int) -> tuple[int, ...]:
         """Whole numbers above 0, one or a list of them. Raises ValueError for anything else."""
         value = self.get(name, [*default])
-        found = tuple(value) if isinstance(value, list) else (value,)
-        if not found or not all(type(number) is int and number > 0 for number in found):
+        numbers = tuple(value) if isinstance(value, list) else (value,)
+        if not numbers or not all(type(number) is int and number > 0 for number in numbers):
             raise ValueError(f"{self._name}: {name}={value!r} is not made of whole numbers above 0")
-        return found
+        return numbers
 
     def beside(self, name: str) -> "Settings":
         """The settings in another file of the folder, none where there is no such file."""

@@ -40,10 +40,10 @@ def _windows(
 ) -> Values:
     _tanh(theirs)
     theirs.get("query_pre_attn_scalar")  # see `_scores`
-    found = rotary.read_pattern(theirs, ours, pattern, theirs.get("sliding_window", 4096))
-    for (name, own), cap in zip(_CAPS.items(), caps, strict=True):
-        found[own] = theirs.given(name, cap)
-    return found
+    settings = rotary.read_pattern(theirs, ours, pattern, theirs.get("sliding_window", 4096))
+    for (name, key), cap in zip(_CAPS.items(), caps, strict=True):
+        settings[key] = theirs.given(name, cap)
+    return settings
 
 
 def _read_2(theirs: Settings, ours: Values) -> Values:
@@ -57,11 +57,11 @@ def _read_3(theirs: Settings, ours: Values) -> Values:
     # It is kept by releases from 5 on, and never used.
     theirs.refuse("attn_logit_softcapping", None)
     every = theirs.get("sliding_window_pattern", 6)
-    found = _windows(theirs, ours, ("window",) * (every - 1) + ("full",), (None, None))
+    settings = _windows(theirs, ours, ("window",) * (every - 1) + ("full",), (None, None))
     bases = rotary.read_by_kind(
-        theirs, found, theta=1e6, old="rope_local_base_freq", window_theta=10_000.0
+        theirs, settings, theta=1e6, old="rope_local_base_freq", window_theta=10_000.0
     )
-    return found | bases
+    return settings | bases
 
 
 def _scores(theirs: Settings, ours: Values) -> dict[str, View]:
@@ -85,7 +85,7 @@ def _write(ours: Values) -> Values:
         "query_pre_attn_scalar": ours["head_dim"],
         "layer_types": rotary.written_pattern(ours),
         **window,
-        **{theirs: ours[own] for theirs, own in _CAPS.items()},
+        **{theirs: ours[key] for theirs, key in _CAPS.items()},
     }
 
 

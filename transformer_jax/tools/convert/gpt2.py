@@ -17,14 +17,14 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
         "feed_forward/down": "mlp.c_proj",
         "feed_forward_residual/pre_norm": "ln_2",
     }
-    own = [
+    layer_rows = [
         rows.queries_keys_values(f"{_LAYER}.attn.c_attn.weight", config, "decoder"),
         *rows.layers(_LAYER, "decoder", config, names),
     ]
     return [
         rows.as_it_is("transformer.wte.weight", "embedding/table"),
         rows.as_it_is("transformer.wpe.weight", "positions/table"),
-        *map(_inputs_first, own),
+        *map(_inputs_first, layer_rows),
         _biases((config.num_heads, config.head_dim)),
         *rows.norm("transformer.ln_f", "decoder_norm", config),
     ]

@@ -45,7 +45,7 @@ def _read(theirs: Settings, ours: Values) -> Values:
 
 
 def _write(ours: Values) -> Values:
-    kinds = {own: kind for kind, own in _KINDS.items()}
+    kinds = {name: kind for kind, name in _KINDS.items()}
     pattern = rotary.repeated(ours["layer_pattern"], ours["num_layers"])
     names = [kinds[kind] for kind in pattern]
     return {

@@ -24,13 +24,13 @@ def read(theirs: Settings, mean: Sequence[float], std: Sequence[float]) -> Value
     file = theirs.beside(FILE)
     for name, value in _ALWAYS.items():
         file.refuse(name, value)
-    found = {"data.channels": theirs.get("num_channels", 3)}
+    settings = {"data.channels": theirs.get("num_channels", 3)}
     if not file.get("do_normalize", True):
-        return found | {"pixel_mean": (0.0,), "pixel_std": (1.0,)}
+        return settings | {"pixel_mean": (0.0,), "pixel_std": (1.0,)}
     for name, default in (("mean", mean), ("std", std)):
         values = file.get(f"image_{name}", [*default])  # or one number
-        found[f"pixel_{name}"] = tuple(values) if isinstance(values, list) else (values,)
-    return found
+        settings[f"pixel_{name}"] = tuple(values) if isinstance(values, list) else (values,)
+    return settings
 
 
 def fitted(theirs: Settings, size: tuple[int, ...], fit: str) -> tuple[tuple[int, ...], str]:

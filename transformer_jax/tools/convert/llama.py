@@ -47,12 +47,12 @@ def make_rows(config: TransformerConfig) -> list[rows.Row]:
 
 def outside(config: TransformerConfig, norm: str = "model.norm") -> list[rows.Row]:
     """The rows that are of no layer."""
-    found = [rows.as_it_is(TABLE, "embedding/table"), *rows.norm(norm, "decoder_norm", config)]
+    outer_rows = [rows.as_it_is(TABLE, "embedding/table"), *rows.norm(norm, "decoder_norm", config)]
     if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
-        found += rows.linear("lm_head", "logits/kernel", bias=False)
+        outer_rows += rows.linear("lm_head", "logits/kernel", bias=False)
     if config.logits_bias:
-        found.append(rows.as_it_is("lm_head.bias", "logits_bias/bias"))
-    return found
+        outer_rows.append(rows.as_it_is("lm_head.bias", "logits_bias/bias"))
+    return outer_rows
 
 
 def family(
@@ -74,7 +74,7 @@ def family(
     means that leaves them out; no epsilon: 1e-5 in any case. also: ours that `read` gives any
     value, besides rotation and pattern. more: fields of `Family`.
     """
-    own = Setting("rms_norm_eps", "norm_epsilon", epsilon)
+    epsilon_setting = Setting("rms_norm_eps", "norm_epsilon", epsilon)
     return Family(
         name=name,
         heads={"tokens": (f"{kind}ForCausalLM", "causal_lm")},
@@ -101,7 +101,7 @@ def family(
             *SIZES,
             Setting("num_key_value_heads", "num_kv_heads", kv_heads),
             Setting("head_dim", "head_dim", head_dim),
-            *[own] * bool(epsilon),
+            *[epsilon_setting] * bool(epsilon),
             Setting("attention_dropout", "attention_dropout_rate", 0.0),
             Setting("tie_word_embeddings", "tied_embeddings", tied, {True: "all", False: "none"}),
         ),
@@ -122,13 +122,13 @@ def _biases(theirs: Settings, ours: Values) -> Values:
     attention = theirs.choose("attention_bias", {True: "all", False: "none"}, False)
     bias = theirs.choose("mlp_bias", {True: True, False: False}, False)
     alike = not bias and attention == "none"
-    found = {"bias": bias, "attention_bias": None if alike else attention}
-    return found | rotary.read(theirs)
+    biases = {"bias": bias, "attention_bias": None if alike else attention}
+    return biases | rotary.read(theirs)
 
 
 def _write_biases(ours: Values) -> Values:
-    said = {"attention_bias": ours["attention_bias"] == "all", "mlp_bias": bool(ours["bias"])}
-    return rotary.written(ours) | said
+    biases = {"attention_bias": ours["attention_bias"] == "all", "mlp_bias": bool(ours["bias"])}
+    return rotary.written(ours) | biases
 
 
 def _one_window(theirs: Settings, default: int | None) -> Values:
@@ -151,10 +151,10 @@ def _some_windows(theirs: Settings, ours: Values) -> Values:
     kinds = [
         "window" if layer >= first and window is not None else "full" for layer in range(layers)
     ]
-    found = rotary.read_pattern(theirs, ours, kinds, window)
-    if "window" in found["layer_pattern"] and window is None:
+    windows = rotary.read_pattern(theirs, ours, kinds, window)
+    if "window" in windows["layer_pattern"] and window is None:
         raise ValueError("config.json: layer_types names windows, which use_sliding_window denies")
-    return found | rotary.read(theirs)
+    return windows | rotary.read(theirs)
 
 
 def write_windows(ours: Values) -> Values:

@@ -55,11 +55,11 @@ def _read(theirs: Settings, ours: Values) -> Values:
     kinds = tuple("window" if layer % every else "full" for layer in range(layers))
     # So many tokens in all, on both sides, and the token itself.
     window = theirs.get("local_attention", 128) // 2 + 1
-    found = rotary.read_pattern(theirs, ours, kinds, window)
+    settings = rotary.read_pattern(theirs, ours, kinds, window)
     theta = theirs.get("global_rope_theta", 160_000.0)
     base = theirs.given(_OLD_BASE, 10_000.0)
-    found |= rotary.read_by_kind(theirs, found, theta=theta, old=_OLD_BASE, window_theta=base)
-    return {"pooling": "first", **found}
+    settings |= rotary.read_by_kind(theirs, settings, theta=theta, old=_OLD_BASE, window_theta=base)
+    return {"pooling": "first", **settings}
 
 
 def _write(ours: Values) -> Values:

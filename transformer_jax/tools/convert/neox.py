@@ -28,15 +28,15 @@ _NAMES = {
 
 
 def _rows(config: TransformerConfig) -> list[rows.Row]:
-    found = [
+    model_rows = [
         rows.as_it_is("gpt_neox.embed_in.weight", "embedding/table"),
         *rows.norm("gpt_neox.final_layer_norm", "decoder_norm", config),
         *_fused(config.num_heads, config.head_dim, config.attention_bias == "all"),
         *rows.layers(_LAYER, "decoder", config, _NAMES),
     ]
     if not TIED_EMBEDDINGS[config.tied_embeddings].logits:
-        found += rows.linear("embed_out", "logits/kernel", bias=False)
-    return found
+        model_rows += rows.linear("embed_out", "logits/kernel", bias=False)
+    return model_rows
 
 
 def _fused(number: int, size: int, bias: bool) -> list[rows.Row]:

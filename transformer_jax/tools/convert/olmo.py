@@ -14,9 +14,9 @@ def _unnormed(config: TransformerConfig) -> list[rows.Row]:
 
 def _windows(theirs: Settings, ours: Values) -> Values:
     pattern, window = ("window", "window", "window", "full"), theirs.get("sliding_window", 4096)
-    found = rotary.read_pattern(theirs, ours, pattern, window)
+    kinds = rotary.read_pattern(theirs, ours, pattern, window)
     # An old file's one base is that of all layers; what is scaled is that of full layers alone.
-    return found | rotary.read_by_kind(theirs, found, theta=5e5, old="rope_theta", window_theta=5e5)
+    return kinds | rotary.read_by_kind(theirs, kinds, theta=5e5, old="rope_theta", window_theta=5e5)
 
 
 OLMO = llama.family(

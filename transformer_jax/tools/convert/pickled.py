@@ -42,7 +42,7 @@ def tensors(path: Path) -> dict[str, Tensor]:
     """
     try:
         with zipfile.ZipFile(path) as file:
-            found = _Unpickler(path, file).load()
+            content = _Unpickler(path, file).load()
     except (OSError, _Refused):
         raise
     except Exception as error:  # a pickle can raise anything
@@ -50,10 +50,10 @@ def tensors(path: Path) -> dict[str, Tensor]:
             f"{path}: not a whole file of PyTorch 1.6 or later ({error}): download it again, or "
             "load and save it with a PyTorch of today"
         ) from error
-    for name, tensor in found.items() if isinstance(found, dict) else [("the whole", found)]:
+    for name, tensor in content.items() if isinstance(content, dict) else [("the whole", content)]:
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise ValueError(f"{path}: {name!r} is no tensor, but a {type(tensor).__name__}")
-    return dict(found)
+    return dict(content)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -66,15 +66,15 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """What the pickle may call, and names of storages."""
-        own = {
+        functions = {
             "collections.OrderedDict": collections.OrderedDict,
             "torch._utils._rebuild_tensor_v2": self._tensor,
             "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
         }
-        known, asked = own | _STORAGES, f"{module}.{name}"
-        if asked not in known:
-            raise _Refused(f"{self._path} asks for {asked}, which no tensor needs: it is not read")
-        return known[asked]
+        known, key = functions | _STORAGES, f"{module}.{name}"
+        if key not in known:
+            raise _Refused(f"{self._path} asks for {key}, which no tensor needs: it is not read")
+        return known[key]
 
     def persistent_load(self, pid: Any) -> _Storage:
         """The storage that the pickle names."""

@@ -32,14 +32,14 @@ def read(
     """
     rope, nested = _part(theirs, "full_attention")
     fraction = rope.get("partial_rotary_factor", theirs.get("partial_rotary_factor", fraction))
-    found = {
+    settings = {
         "rotary_base": rope.get("rope_theta", theirs.get("rope_theta", theta)),
         "rotary_scaling": _scaling(theirs, rope, names, nested),
         "rotary_fraction": fraction,
     }
     theirs.get(_ORIGINAL)  # which an unscaled one may have in vain
     rope.check_known(("attn_factor", "long_factor", _ORIGINAL))
-    return found
+    return settings
 
 
 def read_by_kind(
@@ -50,18 +50,18 @@ def read_by_kind(
     pattern: as of `read_pattern`. theta, window_theta: the bases that their class takes; None: that
     of full layers. old: the key of the window's base in old releases.
     """
-    found = read(theirs, theta=theta)
+    settings = read(theirs, theta=theta)
     rope, nested = _part(theirs, "sliding_attention")
     base = theirs.get(old, window_theta)
     if nested:
         rope.refuse("rope_type", "default")
         base = rope.get("rope_theta", base)
         rope.check_known(("partial_rotary_factor",))
-    base = found["rotary_base"] if base is None else base
+    base = settings["rotary_base"] if base is None else base
     # What is scaled elsewhere is not scaled here, so that it is a rotation of its own then.
-    alike = base == found["rotary_base"] and not found["rotary_scaling"]
+    alike = base == settings["rotary_base"] and not settings["rotary_scaling"]
     windows = "window" in pattern["layer_pattern"]
-    return found | {"window_rotary_base": base if windows and not alike else None}
+    return settings | {"window_rotary_base": base if windows and not alike else None}
 
 
 def _part(theirs: Settings, kind: str) -> tuple[Settings, bool]:
@@ -77,7 +77,7 @@ def _scaling(
     theirs: Settings, rope: Settings, names: Mapping[str, str], nested: bool
 ) -> tuple[str, ...]:
     key = "rope_type" if rope.get("rope_type") is not None else "type"
-    kind = rope.choose(key, {name: own or name for name, own in _NAMES.items()}, "default")
+    kind = rope.choose(key, {name: ours or name for name, ours in _NAMES.items()}, "default")
     kind = names.get(kind, kind)
     if kind == "default":
         return ()
@@ -161,8 +161,8 @@ def read_pattern(
 
 def written_pattern(ours: Values) -> list[str]:
     """Their list of the kinds of all layers."""
-    kinds = {own: theirs for theirs, own in _KINDS.items()}
-    return [kinds[own] for own in repeated(ours["layer_pattern"], ours["num_layers"])]
+    kinds = {kind: theirs for theirs, kind in _KINDS.items()}
+    return [kinds[kind] for kind in repeated(ours["layer_pattern"], ours["num_layers"])]
 
 
 def shortest(names: Sequence[str]) -> tuple[str, ...]:

@@ -87,8 +87,8 @@ def norm(theirs: str, ours: str, config: TransformerConfig, stack: str | None = 
 def attention(theirs: Sequence[str], ours: str, config: TransformerConfig, stack: str) -> list[Row]:
     """An attention of separate matrices. theirs: the names of query, key, value and output."""
     (query, key, value, output) = theirs
-    own = config.attention_bias if ours.endswith("self_attention") else None
-    biases = biases_of(own, config.bias)
+    bias_name = config.attention_bias if ours.endswith("self_attention") else None
+    biases = biases_of(bias_name, config.bias)
     heads, kv_heads = ((number, config.head_dim) for number in (config.num_heads, config.kv_heads))
     rows = [
         *linear(query, f"{ours}/query", stack, bias=biases.inward, outputs=heads),
@@ -158,13 +158,13 @@ def layers(
         names of query, key, value and output, or "self_attention/output" alone.
     """
     rows = []
-    for own, name in names.items():
-        ours = f"{stack}/{own}"
+    for module, name in names.items():
+        ours = f"{stack}/{module}"
         if not isinstance(name, str):
             rows += attention([f"{theirs}.{part}" for part in name], ours, config, stack)
-        elif own.endswith("_norm"):
+        elif module.endswith("_norm"):
             rows += norm(f"{theirs}.{name}", ours, config, stack)
-        elif own == "self_attention/output":
+        elif module == "self_attention/output":
             bias = biases_of(config.attention_bias, config.bias).outward
             heads = config.num_heads, config.head_dim
             rows += linear(f"{theirs}.{name}", ours, stack, bias=bias, inputs=heads)

@@ -46,8 +46,8 @@ class Tensor(NamedTuple):
 
     def through(self, view: Callable[[np.ndarray], np.ndarray]) -> "Tensor":
         """What a view makes of it: of each entry of its first axis on its own, as float32."""
-        made = view(np.zeros((1, *self.shape[1:]), np.float32))
-        return self._replace(shape=(*self.shape[:1], *made.shape[1:]), of=self, view=view)
+        entry = view(np.zeros((1, *self.shape[1:]), np.float32))
+        return self._replace(shape=(*self.shape[:1], *entry.shape[1:]), of=self, view=view)
 
     def read(self) -> np.ndarray:
         """The tensor, mapped: what is sliced out of it is all that is read."""
@@ -86,10 +86,10 @@ def find(folder: Path, others: Mapping[str, Reader] = {}) -> dict[str, Tensor]:
             files = read_json(index).get("weight_map")
             if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
                 raise ValueError(f"{index}: there is no weight_map from tensors to files")
-            found = {name: read(folder / Path(name).name) for name in sorted({*files.values()})}
-            if missing := [name for name, file in files.items() if name not in found[file]]:
+            shards = {name: read(folder / Path(name).name) for name in sorted({*files.values()})}
+            if missing := [name for name, file in files.items() if name not in shards[file]]:
                 raise ValueError(f"{folder / files[missing[0]]}: there is no tensor {missing[0]!r}")
-            return {name: found[file][name] for name, file in files.items()}
+            return {name: shards[file][name] for name, file in files.items()}
     if pickled := sorted(path.name for kind in _PICKLED for path in folder.glob(kind)):
         raise ValueError(
             f"{folder}: {pickled[0]} is pickled, which may run any program: --pickled reads the "
@@ -128,7 +128,7 @@ def tensors(path: Path) -> dict[str, Tensor]:
         if size < 8 or length > size - 8:
             raise ValueError(f"{path}: not a whole safetensors file ({size:,} bytes)")
         header = read_json(path, file.read(length))
-    first, found = 8 + length, {}
+    first, by_name = 8 + length, {}
     for name, entry in header.items():
         if name == _METADATA:
             continue
@@ -148,8 +148,8 @@ def tensors(path: Path) -> dict[str, Tensor]:
                 f"{path} is cut off: it has {size:,} bytes, and {name!r} ends at {first + end:,}; "
                 "download it again"
             )
-        found[name] = Tensor(path, dtype, shape, first + begin)
-    return found
+        by_name[name] = Tensor(path, dtype, shape, first + begin)
+    return by_name
 
 
 def read_if_there(path: Path, kind: type = dict) -> Any:
@@ -160,10 +160,10 @@ def read_if_there(path: Path, kind: type = dict) -> Any:
 def read_json(path: Path, data: bytes | None = None, kind: type = dict) -> Any:
     """The object or list in a JSON file, or in a part of one. Raises ValueError."""
     try:
-        found = json.loads(path.read_bytes() if data is None else data)
+        content = json.loads(path.read_bytes() if data is None else data)
     except ValueError as error:
         raise ValueError(f"{path}: not a whole file ({error})") from error
-    if not isinstance(found, kind):
+    if not isinstance(content, kind):
         expected = "object" if kind is dict else "list"
-        raise ValueError(f"{path}: expected a JSON {expected}, got {str(found)[:40]!r}")
-    return found
+        raise ValueError(f"{path}: expected a JSON {expected}, got {str(content)[:40]!r}")
+    return content

@@ -37,11 +37,13 @@ def settings(folder: Path, most: int) -> dict[str, Any]:
 def left_out(folder: Path) -> list[str]:
     """What else becomes of a vector there, a sentence each."""
     others = [kind for kind in _modules(folder) if kind not in ("Transformer", "Pooling")]
-    told = [f"Its vectors go through {kind} too, which `embed` leaves out." for kind in others]
+    notes = [f"Its vectors go through {kind} too, which `embed` leaves out." for kind in others]
     for file, key in _OF_TEXTS.items():
         if value := read_if_there(folder / file).get(key):
-            told.append(f"Its texts are changed first ({key}={value!r}), which `embed` leaves out.")
-    return told
+            notes.append(
+                f"Its texts are changed first ({key}={value!r}), which `embed` leaves out."
+            )
+    return notes
 
 
 def _modules(folder: Path) -> dict[str, str]:

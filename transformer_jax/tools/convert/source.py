@@ -63,16 +63,16 @@ def revisions(folder: Path) -> dict[int, Path]:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"--checkpoint={folder}: there is no such folder")
-    found: dict[int, Path] = {}
+    folders: dict[int, Path] = {}
     for path in sorted(path for path in folder.glob("[!.]*") if path.is_dir()):
         if not (match := _STEP.fullmatch(path.name)):
             raise ValueError(f"{path}: its name says no step, as step1000 does: rename or move it")
         step = int(match[1]) * 1000 ** len(match[2])
-        if found.setdefault(step, path) != path:
-            raise ValueError(f"{found[step]} and {path} are both of step {step}: move one away")
-    if not found:
+        if folders.setdefault(step, path) != path:
+            raise ValueError(f"{folders[step]} and {path} are both of step {step}: move one away")
+    if not folders:
         raise FileNotFoundError(f"--checkpoint={folder} has no folders, as step1000")
-    return dict(sorted(found.items()))
+    return dict(sorted(folders.items()))
 
 
 def read_all(
@@ -82,22 +82,22 @@ def read_all(
 
     Raises ValueError where they are not of one model.
     """
-    first, found = None, {}
+    first, by_step = None, {}
     for step, folder in folders.items():
-        own = read(folder)
-        first = first or own
-        shapes = [{(name, x.shape) for name, x in each.tensors.items()} for each in (first, own)]
-        lines = difference(first.config, own.config)
+        source = read(folder)
+        first = first or source
+        shapes = [{(name, x.shape) for name, x in each.tensors.items()} for each in (first, source)]
+        lines = difference(first.config, source.config)
         lines += [f"the tensor {name}" for name, _ in sorted(shapes[0] ^ shapes[1])]
-        lines += ["the labels"] * (first.labels != own.labels)
-        lines += [TOKENIZER] * (first.fingerprint != own.fingerprint)
+        lines += ["the labels"] * (first.labels != source.labels)
+        lines += [TOKENIZER] * (first.fingerprint != source.fingerprint)
         if lines:
             raise ValueError(
                 f"{folder} and {first.folder} are not of one model: {lines[0]} differs"
             )
-        found[step] = own.tensors
+        by_step[step] = source.tensors
     assert first is not None
-    return first, found
+    return first, by_step
 
 
 def read(
@@ -112,7 +112,7 @@ def read(
       FileNotFoundError: a file is missing.
       ValueError: a file is broken, or something has no counterpart here.
     """
-    found = safetensors.find(folder, {pickled.ONE_FILE: pickled.tensors} if others else {})
+    weights = safetensors.find(folder, {pickled.ONE_FILE: pickled.tensors} if others else {})
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
@@ -127,15 +127,15 @@ def read(
     family = FAMILIES[kind]
     if family.text_config is not None and "text_config" in values:
         values = {**family.text_config, **values["text_config"], "model_type": family.name}
-    found = tensors.named(found, family)
-    theirs = Settings(values, str(path), found)
+    weights = tensors.named(weights, family)
+    theirs = Settings(values, str(path), weights)
     settings = family.settings(theirs)
     for key, value in settings.items():
         # Tensors are missed by name below, but those of a million layers would take minutes.
-        if key.endswith("_layers") and isinstance(value, int) and value > max(len(found), 1000):
-            raise ValueError(f"{path}: {value} layers, but the files hold {len(found)} tensors")
+        if key.endswith("_layers") and isinstance(value, int) and value > max(len(weights), 1000):
+            raise ValueError(f"{path}: {value} layers, but the files hold {len(weights)} tensors")
     for pattern, view in family.views(theirs, settings).items():
-        found |= {n: t.through(view) for n, t in found.items() if matches(n, [pattern])}
+        weights |= {n: t.through(view) for n, t in weights.items() if matches(n, [pattern])}
     theirs.check_known(family.idle)
     labels = ()
     if TASKS[settings["task.name"]].recipe.labels:
@@ -154,7 +154,7 @@ def read(
             f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model {size}: they "
             "are not of one checkpoint"
         )
-    return Source(folder, family, config, labels, found, tokenizer, theirs.told)
+    return Source(folder, family, config, labels, weights, tokenizer, theirs.told)
 
 
 def told(source: Source) -> list[str]:

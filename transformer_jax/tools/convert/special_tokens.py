@@ -114,8 +114,8 @@ def tokenizer(
     bos = checked("bos_token_id", bos)
     # Those that end what is generated may be more than those that end what is read.
     lists = (values.get("eos_token_id") for values in (config, generation))
-    told = [i for ids in lists for i in (ids if isinstance(ids, list) else [ids])]
-    ends = [checked("eos_token_id", i) for i in told if i is not None]
+    eos_ids = [i for ids in lists for i in (ids if isinstance(ids, list) else [ids])]
+    ends = [checked("eos_token_id", i) for i in eos_ids if i is not None]
     never = []
     for values in (config, generation):
         for words in values.get("bad_words_ids") or ():
@@ -141,11 +141,11 @@ def tokenizer(
     )
     if unk is None:
         names.pop("unk_token", None)
-    found = _load(folder, special)
-    assert found is not None  # as above
+    model_tokenizer = _load(folder, special)
+    assert model_tokenizer is not None  # as above
     described = {key: names[key] for key in _TAKEN_OVER if key in names}
-    found.described = json.dumps({_ORIGIN: config.get("model_type"), **described})
-    return found
+    model_tokenizer.described = json.dumps({_ORIGIN: config.get("model_type"), **described})
+    return model_tokenizer
 
 
 def _load(folder: Path, special: SpecialIds | None = None) -> Tokenizer | None:
@@ -166,7 +166,7 @@ def _codes(
                 f"{folder}: texts of a {kind} have no codes of languages: leave them out"
             )
         return {}
-    found = {}
+    code_ids = {}
     for side, code in zip(("source", "target"), languages, strict=True):
         if code is None:
             raise ValueError(
@@ -174,13 +174,13 @@ def _codes(
                 f"--{side}_language=CODE, a token of its {TOKENIZER}"
             )
         ids = [library.token_id(token) for token in (code, f"__{code}__")]
-        found[side] = next((i for i in ids if i is not None), None)
-        if found[side] is None:
+        code_ids[side] = next((i for i in ids if i is not None), None)
+        if code_ids[side] is None:
             raise ValueError(
                 f"{folder}: --{side}_language={code} is no token of its {TOKENIZER}: see its "
                 "added_tokens"
             )
-    return found
+    return code_ids
 
 
 def _described(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -210,10 +210,10 @@ def unlike(folder: Path, special: SpecialIds, architecture: str) -> list[str]:
     if ours == theirs:
         return []
     pairs = ([repr(library.token(i)) for i in ids] for ids in (theirs, ours))
-    own, here = (" and ".join(names) or "nothing" for names in pairs)
+    there, here = (" and ".join(names) or "nothing" for names in pairs)
     return [
-        f"{folder / TOKENIZER} puts {own} around a text; here the model reads a text with {here}, "
-        "as in training. To compare, give transformers the same ids."
+        f"{folder / TOKENIZER} puts {there} around a text; here the model reads a text with "
+        f"{here}, as in training. To compare, give transformers the same ids."
     ]
 
 

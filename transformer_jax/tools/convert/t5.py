@@ -39,9 +39,9 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
     table = rows.as_it_is("shared.weight", "embedding/table")
     if config.embedding_scale is None:
         table = table._replace(read=lambda x: (x / root,), write=lambda x: (x * root,))
-    found = [table]
+    model_rows = [table]
     if config.tied_embeddings == "inputs":
-        found += rows.linear("lm_head", "logits/kernel", bias=False)
+        model_rows += rows.linear("lm_head", "logits/kernel", bias=False)
     for stack in ("encoder", "decoder"):
         kinds = {"self_attention": "SelfAttention"}
         kinds |= {"cross_attention": "EncDecAttention"} if stack == "decoder" else {}
@@ -54,14 +54,14 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
             names[f"{kind}_residual/pre_norm"] = f"{number}.layer_norm"
             if kind in kinds:
                 names[kind] = [f"{number}.{kinds[kind]}.{name}" for name in "qkvo"]
-        found += rows.layers(f"{stack}.block.{{}}.layer", stack, config, names)
-        found += rows.norm(f"{stack}.final_layer_norm", f"{stack}_norm", config)
+        model_rows += rows.layers(f"{stack}.block.{{}}.layer", stack, config, names)
+        model_rows += rows.norm(f"{stack}.final_layer_norm", f"{stack}_norm", config)
         bias = f"{stack}.block.{{}}.layer.0.SelfAttention.relative_attention_bias.weight"
         if config.positions == "relative":
-            found.append(rows.as_it_is(bias.format(0), f"{stack}_bias/table"))
+            model_rows.append(rows.as_it_is(bias.format(0), f"{stack}_bias/table"))
         else:
-            found.append(rows.as_it_is(bias, f"{stack}/self_attention_bias/table", stack))
-    return found
+            model_rows.append(rows.as_it_is(bias, f"{stack}/self_attention_bias/table", stack))
+    return model_rows
 
 
 _SIZES = (
@@ -143,8 +143,8 @@ MT5 = dataclasses.replace(
 
 def _read_umt5(theirs: Settings, ours: Values) -> Values:
     """Logits of a table that is the head's too are scaled, as in T5."""
-    found = _read_mt5(theirs, ours)
-    return {**found, "embedding_scale": 1.0 if found["tied_embeddings"] == "inputs" else None}
+    settings = _read_mt5(theirs, ours)
+    return {**settings, "embedding_scale": 1.0 if settings["tied_embeddings"] == "inputs" else None}
 
 
 # Chung et al. 2023: relative positions with a table in each layer.

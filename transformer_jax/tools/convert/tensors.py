@@ -26,18 +26,18 @@ _OLD = {".gamma": ".weight", ".beta": ".bias"}  # of norms, in checkpoints of be
 def named(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
     """The tensors by the names that the family's rows have; ValueError where one is there twice."""
     bare = not any(name.startswith(family.prefix) for name in tensors)
-    found = {}
+    by_name = {}
     for name, tensor in tensors.items():
         for old, new in _OLD.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
         name = family.renamed(family.prefix + name if bare else name)
-        if name in found:
+        if name in by_name:
             raise ValueError(f"{tensor.path}: {name!r} is there under an old name too: remove one")
-        found[name] = tensor
+        by_name[name] = tensor
     for name, other in family.aliases:
-        if other in found:
-            found.setdefault(name, found[other])
-    return found
+        if other in by_name:
+            by_name.setdefault(name, by_name[other])
+    return by_name
 
 
 def read(
@@ -64,7 +64,7 @@ def read(
         new = optional = []
     rows = [row for row in rows if row not in optional]
     _check(tensors, family, rows, config, shapes)
-    found = {path: _placed(_idle(path, shapes[path].shape), shapes[path].sharding) for path in new}
+    params = {path: _placed(_idle(path, shapes[path].shape), shapes[path].sharding) for path in new}
     for row in rows:
         for number, path in enumerate(row.ours):
 
@@ -73,15 +73,15 @@ def read(
 
             leaf, layers = shapes[path], list(_names(row, config))
             if row.stack is None:
-                found[path] = _placed(layer(layers[0]), leaf.sharding)
+                params[path] = _placed(layer(layers[0]), leaf.sharding)
             else:
                 ones = [lambda leaf=leaf: np.ones(leaf.shape[1:])] * row.first
-                found[path] = _stacked(leaf, [*ones, *(lambda n=n: layer(n) for n in layers)])
-    taken = {name for row in rows for names in _names(row, config) for name in names}
-    unread = [name for name in tensors if name not in taken and matches(name, family.unread)]
-    told = [f"New, and without effect until trained: {', '.join(new)}."] * bool(new)
-    told += [f"Not taken, since nothing here reads it: {_some(unread)}."] * bool(unread)
-    return arrays.map_paths(lambda path, _: found[path], abstract), told
+                params[path] = _stacked(leaf, [*ones, *(lambda n=n: layer(n) for n in layers)])
+    row_names = {name for row in rows for names in _names(row, config) for name in names}
+    unread = [name for name in tensors if name not in row_names and matches(name, family.unread)]
+    notes = [f"New, and without effect until trained: {', '.join(new)}."] * bool(new)
+    notes += [f"Not taken, since nothing here reads it: {_some(unread)}."] * bool(unread)
+    return arrays.map_paths(lambda path, _: params[path], abstract), notes
 
 
 def _idle(path: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -109,7 +109,7 @@ def written(
     """
     ours = arrays.flat(params)
     fixed = family.fixed(config, length).items()
-    found: dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]] = {
+    parts: dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]] = {
         name: (table.shape, functools.partial(np.asarray, table)) for name, table in fixed
     }
     for row in family.rows(config):
@@ -122,11 +122,11 @@ def written(
 
                 def make(row: Row = row, layer: int = layer, number: int = number) -> np.ndarray:
                     leaves = (ours[path] for path in row.ours)
-                    own = [np.asarray(x if row.stack is None else x[layer]) for x in leaves]
-                    return row.write(*own)[number]
+                    weights = [np.asarray(x if row.stack is None else x[layer]) for x in leaves]
+                    return row.write(*weights)[number]
 
-                found[name] = shapes[number], make
-    return found
+                parts[name] = shapes[number], make
+    return parts
 
 
 def _check(
@@ -142,9 +142,9 @@ def _check(
             expected |= zip(names, _shapes(row, ours), strict=True)
     missing = [name for name in expected if name not in tensors]
     known = (*_EMPTY, *family.left, *family.unread, *(name for name, _ in family.copies))
-    left = [name for name in tensors if name not in expected and not matches(name, known)]
+    extra = [name for name in tensors if name not in expected and not matches(name, known)]
     faults = [f"lacks {_some(missing)}"] * bool(missing)
-    faults += [f"has {_some(left)}, which the model does not"] * bool(left)
+    faults += [f"has {_some(extra)}, which the model does not"] * bool(extra)
     if faults:
         folder = next((f"{tensor.path.parent}: " for tensor in tensors.values()), "")
         raise ValueError(f"{folder}the checkpoint, a {family.name}, {' and '.join(faults)}")
@@ -195,10 +195,10 @@ def _placed(x: np.ndarray, sharding: Sharding) -> jax.Array:
 
 def _stacked(leaf: Any, layers: list[Callable[[], np.ndarray]]) -> jax.Array:
     """Layers along the first axis, each placed before the next one is read."""
-    own = leaf.sharding
-    if isinstance(own, NamedSharding):
-        assert not own.spec or own.spec[0] is None, "layers are not sharded"
-        own = NamedSharding(own.mesh, PartitionSpec(*own.spec[1:]))
+    sharding = leaf.sharding
+    if isinstance(sharding, NamedSharding):
+        assert not sharding.spec or sharding.spec[0] is None, "layers are not sharded"
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
     update = jax.jit(  # a function that stays, so that parameters of one shape share a program
         jax.lax.dynamic_update_index_in_dim,
         static_argnums=3,
@@ -207,5 +207,5 @@ def _stacked(leaf: Any, layers: list[Callable[[], np.ndarray]]) -> jax.Array:
     )
     stack = jnp.zeros(leaf.shape, jnp.float32, device=leaf.sharding)
     for number, layer in enumerate(layers):
-        stack = update(stack, _placed(layer(), own), number, 0)
+        stack = update(stack, _placed(layer(), sharding), number, 0)
     return stack

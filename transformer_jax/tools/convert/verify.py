@@ -113,13 +113,13 @@ def _computed(
                 batch[f"{side}_segment_ids"] = real
                 batch[f"{side}_positions"] = np.arange(ids.shape[1], dtype=np.int32) * real
             rows.append(hosts.whole(_row(model, params, batch, read[last][0][row, 0])))
-    found = {}
+    blocks = {}
     for stack in read:
         stream = np.concatenate([streams[stack] for _, streams in rows], axis=1)
         prefix = f"{stack}_" * (len(read) == 2)
         for number, block in enumerate(stream[..., np.argsort(channels)]):
-            found[f"{prefix}hidden_states.{number}"] = block, read[stack][1]
-    return found | {"logits": (np.concatenate([logits for logits, _ in rows]), read[last][1])}
+            blocks[f"{prefix}hidden_states.{number}"] = block, read[stack][1]
+    return blocks | {"logits": (np.concatenate([logits for logits, _ in rows]), read[last][1])}
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -131,10 +131,10 @@ def _row(
     first: what a decoder reads first, in the place of bos.
     """
     model = model.clone(config=dataclasses.replace(model.config, bos_id=first))
-    outputs, shown = observe(model, params, batch)
+    outputs, observed = observe(model, params, batch)
     streams = {}
-    for stack, own in shown.items():
+    for stack, states in observed.items():
         kinds = len(depth(model.config, stack).kinds)
-        between = own.outputs[kinds - 1 : -1 : kinds]
-        streams[stack] = jnp.concatenate([own.inputs[:1], between, own.final[None]])
+        between = states.outputs[kinds - 1 : -1 : kinds]
+        streams[stack] = jnp.concatenate([states.inputs[:1], between, states.final[None]])
     return outputs.arrays(), streams

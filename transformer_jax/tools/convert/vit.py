@@ -18,10 +18,10 @@ def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
     if any(other != side for other in others):
         raise ValueError(f"patch_size={[side, *others]} has no counterpart here, only squares")
     size = (2 * theirs.whole("image_size", 224))[:2]  # one number stands for both
-    found, fit = images.fitted(theirs, size, "stretch")
-    if found != size or fit == "inside":
+    edges, fit = images.fitted(theirs, size, "stretch")
+    if edges != size or fit == "inside":
         raise ValueError(
-            f"{images.FILE}: images are fitted to {found} by {fit!r}, and image_size={size} of "
+            f"{images.FILE}: images are fitted to {edges} by {fit!r}, and image_size={size} of "
             "config.json is one size that all have: make them equal, as height and width"
         )
     places = 1 + size[0] // side * (size[1] // side)
