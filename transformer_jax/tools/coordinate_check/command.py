@@ -109,5 +109,5 @@ def _train(
                 batch = place(run.mesh, next(streams))
                 yield state.params, batch
 
-        chosen = range(config.seed, config.seed + seeds)
-        return [coordinates.measure(run.model, training(seed)) for seed in chosen]
+        run_seeds = range(config.seed, config.seed + seeds)
+        return [coordinates.measure(run.model, training(seed)) for seed in run_seeds]

@@ -31,9 +31,9 @@ def measure(model: Model, training: Iterator[tuple[Params, Batch]]) -> Curves:
     """
     params, batch = next(training)
     initial = jax.tree.map(jnp.copy, params)
-    measured = [sizes(model, initial, params, batch)]
-    measured += [sizes(model, initial, params, batch) for params, _ in training]
-    return {name: np.array([row[name] for row in measured]) for name in measured[0]}
+    rows = [sizes(model, initial, params, batch)]
+    rows += [sizes(model, initial, params, batch) for params, _ in training]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -44,7 +44,7 @@ def sizes(
 
     Of real tokens, without dropout. initial: the parameters that training began with.
     """
-    before, after = (_activations(model, own, batch) for own in (initial, params))
+    before, after = (_activations(model, weights, batch) for weights in (initial, params))
     means = {}
     for name, (x, real) in after.items():
         means[name] = _mean_size(x, real)
@@ -95,9 +95,9 @@ def _activations(model: Model, params: Params, batch: Batch) -> dict[str, tuple[
     """Each activation, and which of its tokens are real."""
     outputs, observed = observe(model, params, batch)
     activations = {}
-    for stack, seen in observed.items():
-        activations[f"{stack} input"] = seen.inputs[0], seen.real
-        activations[f"{stack} output"] = seen.final, seen.real
+    for stack, states in observed.items():
+        activations[f"{stack} input"] = states.inputs[0], states.real
+        activations[f"{stack} output"] = states.final, states.real
     *_, last = observed.values()
     return activations | {"logits": (outputs.arrays(), last.real)}
 
