@@ -25,8 +25,8 @@ def look(config: Config, workdir: Path, checkpoint: str | None, source: str, tar
     check_name(target)
     with opened_for_lines(config, workdir, checkpoint, source, target, memory.generate) as opened:
         run, trained, lines = opened
-        shown = pictures if run.data.settings.images else texts
-        text = shown.look(run, trained, lines, f"Attention of {workdir.name}")
+        module = pictures if run.data.settings.images else texts
+        text = module.look(run, trained, lines, f"Attention of {workdir.name}")
     if (size := len(text.encode()) / 1e6) > _LARGE and hosts.is_first():
         print(f"Writing {size:.1f} MB: fewer or shorter lines make it less", file=sys.stderr)
     write(target, text)

@@ -97,13 +97,13 @@ def views(run: Run, trained: Trained, texts: Sequence[Text]) -> list[dict[str, A
     def passed(params: Any, batch: Any, memory: Any) -> tuple[Any, ...]:
         return jax.tree.map(constrain, attention(run.model, params, batch, memory))
 
-    found = []
+    entries = []
     with progress.phase("Looking"):
         for text in texts:
             logits, looks = _observe(run, trained, text, longest, passed)
             check_finite(logits, text.line)
-            found.append(_view(run, _with_its_end(text, logits, run.data.special), logits, looks))
-    return found
+            entries.append(_view(run, _with_its_end(text, logits, run.data.special), logits, looks))
+    return entries
 
 
 def check_finite(logits: Any, line: str) -> None:
@@ -170,9 +170,9 @@ def _sides(place: tuple[str, str]) -> tuple[str, str]:
 def of_first(looks: dict[Any, Looks], ids: Mapping[str, Sized]) -> dict[Any, Looks]:
     """Looks of the first row's real tokens, as many as `ids` has, without the axis of rows."""
     cut = {}
-    for place, found in looks.items():
+    for place, heads in looks.items():
         rows, columns = (len(ids[side]) for side in _sides(place))
-        real = jax.tree.map(lambda leaf, rows=rows: leaf[:, 0, :, :rows], found)
+        real = jax.tree.map(lambda leaf, rows=rows: leaf[:, 0, :, :rows], heads)
         cut[place] = real._replace(weights=real.weights[..., :columns])
     return cut
 
@@ -189,14 +189,14 @@ def _in_segments(
         all_logits.append(logits[0, : len(ids)])
         if not looks:  # of recurrent layers
             continue
-        found, end = looks["decoder", "self_attention"], start + len(ids)
+        heads, end = looks["decoder", "self_attention"], start + len(ids)
         # The memory's last place holds the token before the segment.
         before = min(start, places)
-        own = found.weights[:, 0, :, : len(ids), places - before : places + len(ids)]
-        weights = np.zeros((*own.shape[:3], total), np.float32)
-        weights[..., start - before : end] = own
+        block = heads.weights[:, 0, :, : len(ids), places - before : places + len(ids)]
+        weights = np.zeros((*block.shape[:3], total), np.float32)
+        weights[..., start - before : end] = block
         real = np.s_[:, 0, :, : len(ids)]
-        parts.append((weights, found.entropy[real], found.largest_logit[real]))
+        parts.append((weights, heads.entropy[real], heads.largest_logit[real]))
     if not parts:
         return np.concatenate(all_logits), {}
     whole: Any = (np.concatenate(values, axis=2) for values in zip(*parts, strict=True))
@@ -223,25 +223,25 @@ def _view(
 
 def maps(looks: dict[Any, Looks]) -> list[dict[str, Any]]:
     """What the page holds of each kind of attention, from looks without the axis of rows."""
-    found = []
+    entries = []
     for place, name in _NAMES.items():
         if place not in looks:
             continue
-        own, (rows, columns) = looks[place], _sides(place)
-        entropy, largest = np.mean(own.entropy, axis=-1, dtype=np.float64), own.largest_logit
+        heads, (rows, columns) = looks[place], _sides(place)
+        entropy, largest = np.mean(heads.entropy, axis=-1, dtype=np.float64), heads.largest_logit
         if largest is not None:
             largest = np.max(largest, axis=-1).astype(np.float64).round(4).tolist()
-        found.append(
+        entries.append(
             {
                 "name": name,
                 "rows": rows,
                 "columns": columns,
-                "weights": numbers(np.asarray(own.weights)),
+                "weights": numbers(np.asarray(heads.weights)),
                 "entropy": entropy.round(4).tolist(),
                 "largest_logit": largest,
             }
         )
-    return found
+    return entries
 
 
 def chances(
@@ -251,31 +251,31 @@ def chances(
     logits = np.asarray(logits, np.float64)
     logits = logits - logits.max(axis=-1, keepdims=True)
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    found = []
+    entries = []
     for row, target in zip(probabilities, targets, strict=True):
         best = np.argsort(-row, kind="stable")[:RUNNERS_UP]
         names = labels(tokenizer, best.tolist())
-        found.append(
+        entries.append(
             {
                 "probability": float(row[target]),
                 "rank": int(np.sum(row > row[target])) + 1,
                 "best": [[name, float(row[i])] for name, i in zip(names, best, strict=True)],
             }
         )
-    return found
+    return entries
 
 
 def labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """What a reader sees of tokens: their text, or their names where they are no text."""
-    found = []
+    texts = []
     for number in ids:
         text = tokenizer.decode([number])
         if not text or "\ufffd" in text:
             text = tokenizer.token(number) or f"#{number}"
         text = _NAME.sub(r"<\1>", text)
         blank = not text.strip()
-        found.append("".join(_seen(character, blank) for character in text))
-    return found
+        texts.append("".join(_seen(character, blank) for character in text))
+    return texts
 
 
 def _seen(character: str, blank: bool) -> str:

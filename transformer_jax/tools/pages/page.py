@@ -63,8 +63,8 @@ def page(
     """
     sheets = "".join(file(name) for name in ("page.css", *styles))
     code = "\n".join(f"<script>\n{_script(file(name))}</script>" for name in ("page.js", *scripts))
-    shown = {"title": html.escape(title), "styles": sheets, "scripts": code, "body": body}
-    return _PAGE.format(**shown, data=embedded(data), made=html.escape(_made()))
+    fields = {"title": html.escape(title), "styles": sheets, "scripts": code, "body": body}
+    return _PAGE.format(**fields, data=embedded(data), made=html.escape(_made()))
 
 
 def check_name(output: str | Path) -> None:
@@ -80,11 +80,11 @@ def _made() -> str:
     words = [word.removeprefix("--mode=") for word in (program, *sys.argv[1:]) if word != "main"]
     command = ["git", f"--git-dir={ROOT}/.git", f"--work-tree={ROOT}", "describe"]
     command += ["--always", "--dirty", "--abbrev=9"]
-    told = f"{time.strftime('%Y-%m-%d %H:%M')} by ./launch.sh {shlex.join(words)}"
+    text = f"{time.strftime('%Y-%m-%d %H:%M')} by ./launch.sh {shlex.join(words)}"
     with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, no clone
-        found = subprocess.run(command, capture_output=True, text=True, check=True)
-        told += f", commit {found.stdout.strip()}"
-    return told
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
+        text += f", commit {process.stdout.strip()}"
+    return text
 
 
 def embedded(data: Any) -> str:
@@ -93,7 +93,7 @@ def embedded(data: Any) -> str:
     No "<" ends the element or begins a comment, and no line separator ends a line of a script.
     """
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return re.sub("[<>&\u2028\u2029\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub("[<>&\u2028\u2029\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def numbers(array: np.ndarray) -> dict[str, Any]:

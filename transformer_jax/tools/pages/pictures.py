@@ -36,8 +36,8 @@ def look(run: Run, trained: Trained, lines: Sequence[str], title: str) -> str:
         split = run.data.split("validation")
         names, batches = split.examples["image"][:_SAMPLES], split.batches
         if run.model.config.architecture == "encoder_set":
-            told = trained.predict(batches)[:_CENTRES]
-            boxes = numbers(np.stack([one["boxes"] for one in told], axis=1))
+            predictions = trained.predict(batches)[:_CENTRES]
+            boxes = numbers(np.stack([one["boxes"] for one in predictions], axis=1))
     data = {
         "texts": _views(run, trained, names, batches),
         "labels": trained.data.labels,
@@ -56,30 +56,30 @@ def _views(
     def passed(params: Any, batch: Any) -> tuple[Any, ...]:
         return jax.tree.map(constrain, attention(run.model, params, batch)[:2])
 
-    found, devices = [], run.mesh.shape["data"] * run.mesh.shape["fsdp"]
+    views, devices = [], run.mesh.shape["data"] * run.mesh.shape["fsdp"]
     rows = {  # copies, so that no batch is kept
-        number: {key: np.repeat(own[row : row + 1], devices, 0) for key, own in batch.items()}
+        number: {key: np.repeat(array[row : row + 1], devices, 0) for key, array in batch.items()}
         for batch, numbers in batches
         for row, number in enumerate(numbers)
         if 0 <= number < len(names)
     }
     with progress.phase("Looking"):
         for number, name in enumerate(names):
-            said, looks = jax.device_get(passed(trained.params, rows[number]))
-            texts.check_finite(said, name)
-            found.append(_view(run, name, rows[number], said, looks))
-    return found
+            outputs, looks = jax.device_get(passed(trained.params, rows[number]))
+            texts.check_finite(outputs, name)
+            views.append(_view(run, name, rows[number], outputs, looks))
+    return views
 
 
-def _view(run: Run, name: str, batch: Any, said: Any, looks: Any) -> dict[str, Any]:
+def _view(run: Run, name: str, batch: Any, outputs: Any, looks: Any) -> dict[str, Any]:
     """What the page holds of an image: what is said of it is one row of logits, or a row and a box
     (centre, width and height, as shares) of each query."""
     settings, there = run.data.settings.images, batch["inputs_segment_ids"][0] > 0
     assert settings is not None  # the task reads images
     patches, grid = batch["inputs"][0][there], batch["grid"][0][there]
     png = images.png(images.joined(patches, grid, settings))
-    boxes = said.boxes[-1, 0] if isinstance(said, Boxes) else ()
-    logits = said.logits[-1, 0] if isinstance(said, Boxes) else said[0, :1]
+    boxes = outputs.boxes[-1, 0] if isinstance(outputs, Boxes) else ()
+    logits = outputs.logits[-1, 0] if isinstance(outputs, Boxes) else outputs[0, :1]
     return {
         "line": name,
         "maps": texts.maps(texts.of_first(looks, {"inputs": grid, "targets": boxes})),

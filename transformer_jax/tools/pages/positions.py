@@ -21,21 +21,21 @@ def figures(config: Any, params: Any, length: int) -> list[dict[str, Any]]:
     if not isinstance(config, TransformerConfig):
         return []
     row = POSITIONS[config.positions]
-    found = _of_places(config, params) if row.added and config.grid != (0, 0) else []
+    plots = _of_places(config, params) if row.added and config.grid != (0, 0) else []
     if row.vectors:
         vectors = row.vectors(max(length, 64), config.d_model)
-        found += _of_vectors("Constant vectors (sinusoids)", vectors)
+        plots += _of_vectors("Constant vectors (sinusoids)", vectors)
     if row.learned:
         for path, part in params.items():
             if path.endswith("positions") and "table" in part:
-                found += _of_vectors(f"Learned vectors, {path}", part["table"])
+                plots += _of_vectors(f"Learned vectors, {path}", part["table"])
     if row.rotation:
-        found += _of_rotation(config, max(length, 64))
+        plots += _of_rotation(config, max(length, 64))
     if row.distances:
-        found += _of_distances(config, params, max(length, 64))
+        plots += _of_distances(config, params, max(length, 64))
     elif row.bias:
-        found += _of_biases(config, params)
-    return found
+        plots += _of_biases(config, params)
+    return plots
 
 
 def similarity(vectors: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T T"]:
@@ -59,10 +59,10 @@ def turned(
 
 def _of_vectors(title: str, vectors: Any) -> list[dict[str, Any]]:
     vectors = np.asarray(vectors, np.float64)
-    shown = vectors[:256, :256]  # more than a screen shows
+    corner = vectors[:256, :256]  # more than a screen shows
     cosines = similarity(vectors[:256])
     return [
-        _picture(title, shown, "position", "channel"),
+        _picture(title, corner, "position", "channel"),
         _picture(f"{title}: cosine of two positions", cosines, "position", "position"),
         _curves(f"{title}: mean cosine by distance", {"cosine": by_distance(cosines)}, "distance"),
     ]
@@ -74,10 +74,10 @@ def _of_places(config: TransformerConfig, params: Any) -> list[dict[str, Any]]:
     at = config.prefix_tokens + np.arange(grid.shape[1])[None]
     # There the vectors are told, and not added.
     config = dataclasses.replace(config, positions_in="attention")
-    told: Any = positions.Positions(config, normed=False)
-    own = {"params": params.get(f"{side_of(config, 'encoder')}positions", {})}
+    module: Any = positions.Positions(config, normed=False)
+    variables = {"params": params.get(f"{side_of(config, 'encoder')}positions", {})}
     x, length = np.zeros((*at.shape, config.d_model)), int(at[0, -1]) + 1
-    _, vectors = told.apply(own, x, at, grid, length=length, deterministic=True)
+    _, vectors = module.apply(variables, x, at, grid, length=length, deterministic=True)
     cosines = similarity(np.asarray(vectors[0], np.float64))
     title = "Positions of patches: the cosine of each, at its place, with all"
     return [_picture(title, cosines, "row", "column") | {"tiles": config.grid}]
@@ -88,33 +88,33 @@ def _of_rotation(config: TransformerConfig, length: int) -> list[dict[str, Any]]
         "rotary_base": "Rotary: query and key that agree, by distance",
         "window_rotary_base": "Rotary, in layers with a window: the same",
     }
-    used, found = {base for stack in stacks(config) for base in pattern(config, stack).bases}, []
+    used, plots = {base for stack in stacks(config) for base in pattern(config, stack).bases}, []
     for name, title in titles.items():
         if name in used:
             scaling = config.rotary_scaling if name == "rotary_base" else ()
             cosines = turned(config.rotary_channels, length, getattr(config, name), scaling)
             lines = {"product": cosines.mean(axis=1)}
-            found += [
+            plots += [
                 _picture(f"{title} and pair of channels", cosines, "distance", "pair of channels"),
                 _curves(f"{title}, mean of all pairs", lines, "distance"),
             ]
-    return found
+    return plots
 
 
 def _of_biases(config: TransformerConfig, params: Any) -> list[dict[str, Any]]:
     """What the scores of each head get, over a key's position less its query's."""
-    made, found, back = POSITIONS[config.positions].bias, [], 128
-    assert made is not None
+    bias_class, plots, back = POSITIONS[config.positions].bias, [], 128
+    assert bias_class is not None
     for stack in stacks(config):
         causal, of_all = stack == "decoder", params.get(f"{stack}_bias", {})
-        own = params[stack].get("self_attention_bias", {}).get("table", ())
-        tables = {f"{stack} layer {n}": {"table": table} for n, table in enumerate(own, start=1)}
+        layers = params[stack].get("self_attention_bias", {}).get("table", ())
+        tables = {f"{stack} layer {n}": {"table": table} for n, table in enumerate(layers, start=1)}
         keys = back + 1 if causal else 2 * back + 1
         for name, table in (tables or {f"{stack}_bias": of_all}).items():
-            bias = np.asarray(made(config, causal).apply({"params": table}, 1, keys, back))
+            bias = np.asarray(bias_class(config, causal).apply({"params": table}, 1, keys, back))
             lines = {f"head {head}": line[0] for head, line in enumerate(bias[0], start=1)}
-            found.append(_curves(f"Biases, {name}", lines, "key's place less the query's", -back))
-    return found
+            plots.append(_curves(f"Biases, {name}", lines, "key's place less the query's", -back))
+    return plots
 
 
 def _of_distances(config: TransformerConfig, params: Any, length: int) -> list[dict[str, Any]]:
@@ -125,7 +125,7 @@ def _of_distances(config: TransformerConfig, params: Any, length: int) -> list[d
     half = positions.sinusoids(int(back.max()) + 1, config.d_model).astype(np.float64)[back]
     vectors = np.concatenate([half[:, ::2], half[:, 1::2]], axis=1)
     title = "Distances (Transformer-XL)"
-    found = [_picture(f"{title}: vectors", vectors[:, :256], "distance", "channel")]
+    plots = [_picture(f"{title}: vectors", vectors[:, :256], "distance", "channel")]
     scale = config.head_dim**-0.5 if config.attention_score == "scaled_dot_product" else 1.0
     for stack in stacks(config):
         of_heads = np.asarray(params[f"{stack}_bias"]["v"], np.float64)
@@ -134,8 +134,8 @@ def _of_distances(config: TransformerConfig, params: Any, length: int) -> list[d
             scores = scale * np.einsum("HK,DHK,ND->HN", of_heads, kernel, vectors)
             lines = {f"head {head}": line for head, line in enumerate(scores, start=1)}
             name = f"{title}: what {stack} layer {layer} adds, whatever the tokens"
-            found.append(_curves(name, lines, "tokens back"))
-    return found
+            plots.append(_curves(name, lines, "tokens back"))
+    return plots
 
 
 def _picture(title: str, values: Any, rows: str, columns: str) -> dict[str, Any]:
