@@ -38,7 +38,7 @@ class Move(NamedTuple):
 
 def moves(module: Module) -> list[Move]:
     """The moves of all instructions that have one; their sum is the traffic."""
-    found = []
+    all_moves = []
     for instruction, runs, moved in hlo.moving(module):
         steps = list(hlo.steps(module, instruction))
         ops = {step.op for step in steps}
@@ -49,7 +49,7 @@ def moves(module: Module) -> list[Move]:
             what += ", into a stack"
         elif "dynamic-slice" in ops:
             what += ", from a stack"
-        found.append(
+        all_moves.append(
             Move(
                 moved=runs * moved,
                 runs=runs,
@@ -60,7 +60,7 @@ def moves(module: Module) -> list[Move]:
                 path=_shortened(path),
             )
         )
-    return found
+    return all_moves
 
 
 def tables_of(found: Sequence[Move]) -> Iterator[str]:
@@ -84,9 +84,9 @@ def _speaks(module: Module, steps: Sequence[Instruction]) -> Instruction:
 
     def rank(step: Instruction) -> tuple:
         line = module.sources.get(_frame(step), "")
-        own = line.startswith(_OWN)
+        in_package = line.startswith(_OWN)
         stacked = step.op in ("dynamic-update-slice", "fusion")
-        return bool(line), step.op in _PRODUCTS, own, not stacked, hlo.bytes_of(step.type)
+        return bool(line), step.op in _PRODUCTS, in_package, not stacked, hlo.bytes_of(step.type)
 
     return max(steps, key=rank)
 
@@ -95,13 +95,13 @@ _OWN = tuple(f"{name}/" for name in ("models", "training", "tasks", "evaluation"
 
 
 def _frame(instruction: Instruction) -> str:
-    found = re.search(r"\bstack_frame_id=(\d+)", instruction.rest)
-    return found[1] if found else ""
+    match = re.search(r"\bstack_frame_id=(\d+)", instruction.rest)
+    return match[1] if match else ""
 
 
 def _path(instruction: Instruction) -> str:
-    found = re.search(r'\bop_name="([^"]*)"', instruction.rest)
-    return found[1] if found and "/" in found[1] else ""
+    match = re.search(r'\bop_name="([^"]*)"', instruction.rest)
+    return match[1] if match and "/" in match[1] else ""
 
 
 def _phase(path: str) -> str:
@@ -125,10 +125,10 @@ def _cut(text: str) -> str:
 Rows = list[tuple[float, int, tuple[str, ...]]]
 
 
-def _grouped(found: Sequence[Move], key: Callable[[Move], tuple[str, ...]]) -> Rows:
+def _grouped(all_moves: Sequence[Move], key: Callable[[Move], tuple[str, ...]]) -> Rows:
     """(bytes, runs, key) of the moves of each key, most bytes first."""
     sums: dict[tuple[str, ...], tuple[float, int]] = {}
-    for move in found:
+    for move in all_moves:
         moved, runs = sums.get(key(move), (0.0, 0))
         sums[key(move)] = moved + move.moved, runs + move.runs
     return sorted(((*sums[name], name) for name in sums), key=lambda row: -row[0])

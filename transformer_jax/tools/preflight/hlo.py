@@ -95,14 +95,14 @@ def parse(text: str) -> Module:
             computations[name] = []
             entry = name if header[1] else entry
         # A type may contain blanks, so it ends where a word follows with a parenthesis after it.
-        elif found := re.match(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(", line):
-            inside, _, rest = line[found.end() :].partition(")")
+        elif match := re.match(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(", line):
+            inside, _, rest = line[match.end() :].partition(")")
             operands = tuple(re.findall(r"%([\w.\-]+)", inside))
-            if found[4] in ("constant", "parameter"):
+            if match[4] in ("constant", "parameter"):
                 rest = inside
-            instruction = Instruction(found[2], found[3], found[4], operands, rest)
+            instruction = Instruction(match[2], match[3], match[4], operands, rest)
             computations[name].append(instruction)
-            if found[1]:
+            if match[1]:
                 roots[name] = instruction
         # The attributes of a Pallas kernel go on after its own, which take lines of their own.
         elif line.startswith("}}, ") and computations.get(name):
@@ -150,12 +150,12 @@ def _visits(computations: dict, name: str, times: int) -> Iterator[tuple[str, in
 
 def _called(instruction: Instruction) -> list[str]:
     """The computations that an instruction runs, except conditions and the additions of sums."""
-    found = re.findall(
+    parts = re.findall(
         r"\b(?:body|calls|called_computations|\w+_computations?)=([^=]*)", instruction.rest
     )
     if instruction.op in ("call", "async-start"):
-        found += re.findall(r"\bto_apply=([^=]*)", instruction.rest)
-    return [name for part in found for name in re.findall(r"%([\w.\-]+)", part)]
+        parts += re.findall(r"\bto_apply=([^=]*)", instruction.rest)
+    return [name for part in parts for name in re.findall(r"%([\w.\-]+)", part)]
 
 
 def _trips(computations: dict, loop: Instruction) -> int:
@@ -166,8 +166,8 @@ def _trips(computations: dict, loop: Instruction) -> int:
     instructions = computations[condition[1]] if condition else []
     compared = [i for i in instructions if i.op == "compare" and "direction=LT" in i.rest]
     bounds = {i.name: i.rest for i in instructions if i.op == "constant" and i.rest.isdecimal()}
-    found = [int(bounds[name]) for i in compared for name in i.operands if name in bounds]
-    return found[0] if len(instructions) <= 8 and len(found) == 1 else 1
+    counts = [int(bounds[name]) for i in compared for name in i.operands if name in bounds]
+    return counts[0] if len(instructions) <= 8 and len(counts) == 1 else 1
 
 
 def collectives(module: Module, mesh: dict[str, int], slices: Sequence[int]) -> list[Collective]:
@@ -199,8 +199,8 @@ def collectives(module: Module, mesh: dict[str, int], slices: Sequence[int]) -> 
         sofar = total.get(tuple(key), Collective(kind, axes, group, across, 0, 0.0))
         payload = sofar.payload + calls * payload
         total[tuple(key)] = sofar._replace(calls=sofar.calls + calls, payload=payload)
-    found = (collective for collective in total.values() if collective.group > 1)
-    return sorted(found, key=lambda collective: -collective.payload)
+    entries = (collective for collective in total.values() if collective.group > 1)
+    return sorted(entries, key=lambda collective: -collective.payload)
 
 
 def _payload(computation: list, instruction: Instruction, kind: str, group: int) -> float:

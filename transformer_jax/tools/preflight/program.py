@@ -113,15 +113,15 @@ def _compile(run: Run, function: Any, arguments: tuple, memory: float) -> Progra
             raise too_large from None
         raise
     seconds = time.perf_counter() - started
-    module, found = hlo.parse(compiled.as_text()), compiled.memory_analysis()
+    module, usage = hlo.parse(compiled.as_text()), compiled.memory_analysis()
     devices = list(run.mesh.devices.flat)
     slices = [getattr(device, "slice_index", None) or 0 for device in devices]
     program = Program(
-        arguments=found.argument_size_in_bytes,
-        results=found.output_size_in_bytes,
-        kept=found.alias_size_in_bytes,
-        temporaries=found.temp_size_in_bytes,
-        code=found.generated_code_size_in_bytes,
+        arguments=usage.argument_size_in_bytes,
+        results=usage.output_size_in_bytes,
+        kept=usage.alias_size_in_bytes,
+        temporaries=usage.temp_size_in_bytes,
+        code=usage.generated_code_size_in_bytes,
         moves=explain.moves(module),
         flops=flops / len(devices),
         exchanges=hlo.collectives(module, dict(run.mesh.shape), slices),

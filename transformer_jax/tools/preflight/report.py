@@ -116,7 +116,7 @@ def search(make: Callable[[Changes], Run], of: Target) -> Iterator[str]:
         yield f"{_flags(changes)}: {_outcome(program, of)}"
         fitting.append((_rank(program, of), changes, program))
     yield f"\n{len(fitting)} fit{'s' * (len(fitting) == 1)}, fastest first:"
-    for _, changes, program in sorted(fitting, key=lambda found: found[0]):
+    for _, changes, program in sorted(fitting, key=lambda row: row[0]):
         yield f"  {_outcome(program, of)}: {_flags(changes)}"
 
 

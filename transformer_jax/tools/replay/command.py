@@ -47,10 +47,10 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         else:
             state = begin(run, streams, workdir, keep=False)
         print(f"Replaying from step {int(state.step)} to {step} in float32.")
-        found = _told(run, train_again(run, state, streams, step))
-        print(found)
+        finding = _told(run, train_again(run, state, streams, step))
+        print(finding)
         if writable:
-            save(workdir / REPLAY, json.dumps({"step": step, "found": found}, indent=1) + "\n")
+            save(workdir / REPLAY, json.dumps({"step": step, "found": finding}, indent=1) + "\n")
         return 0
 
 

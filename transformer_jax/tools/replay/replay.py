@@ -53,12 +53,12 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
     None where everything stays finite. The state passed in is gone after the call.
     """
     model = run.model.clone(config=dataclasses.replace(run.model.config, dtype="float32"))
-    left = step - int(state.step)
+    steps = step - int(state.step)
     # By default GPUs and TPUs multiply in lower precision.
     with jax.default_matmul_precision("highest"):
         train_step = compiled_step(run, run.train_step(functools.partial(with_memory, model)))
-        with progress.bar("Training again", total=left, unit="steps") as advance:
-            for _ in range(left):
+        with progress.bar("Training again", total=steps, unit="steps") as advance:
+            for _ in range(steps):
                 batch = place(run.mesh, next(streams))
                 before = jax.tree.map(jnp.copy, state)  # the step takes its state
                 state, metrics = train_step(state, batch)
@@ -100,10 +100,10 @@ def tensors(
     sums = []
     for number in range(count):
         part, key, memory = jax.tree.map(lambda rows, number=number: rows[number], parts)
-        seen = _examine(model, loss, state.params, part, key, memory)
-        sums.append((seen.loss_sum, seen.weight, seen.gradient))
+        passes = _examine(model, loss, state.params, part, key, memory)
+        sums.append((passes.loss_sum, passes.weight, passes.gradient))
         where = f"micro-batch {number + 1} of {count}: " if count > 1 else ""
-        for name, tensor in _in_order(model.config, hosts.whole(seen)):
+        for name, tensor in _in_order(model.config, hosts.whole(passes)):
             yield where + name, tensor
 
     loss_sum, weight, gradient = jax.tree.map(lambda *parts: sum(parts), *sums)
@@ -117,7 +117,7 @@ def tensors(
     yield from _by_path("new parameter", hosts.whole(new))
 
 
-class _Seen(NamedTuple):
+class _Passes(NamedTuple):
     """What the passes of a micro-batch showed; the loss and its gradients are sums over tokens."""
 
     observed: dict[Stack, Observed]
@@ -131,7 +131,7 @@ class _Seen(NamedTuple):
 @functools.partial(jax.jit, static_argnames=("model", "loss"))
 def _examine(
     model: Model, loss: Loss, params: Params, batch: Batch, key: Key[Array, ""], memory: Any
-) -> _Seen:
+) -> _Passes:
     def summed(params, perturbations):
         outputs, observed = observe(model, params, batch, key, perturbations, memory)
         loss_sum, weight, _ = loss(outputs, batch)
@@ -142,10 +142,10 @@ def _examine(
         params, no_perturbations(model, params, batch)
     )
     by_stack = output_gradients(model.config, perturbed)
-    return _Seen(observed, outputs, loss_sum, weight, by_stack, gradient)
+    return _Passes(observed, outputs, loss_sum, weight, by_stack, gradient)
 
 
-def _in_order(config: TransformerConfig, seen: _Seen) -> Iterator[Named]:
+def _in_order(config: TransformerConfig, passes: _Passes) -> Iterator[Named]:
     """The tensors of a micro-batch, on the host; layers count from 1.
 
     For each sublayer its input, the largest attention logit of each query, what its branch adds,
@@ -153,7 +153,7 @@ def _in_order(config: TransformerConfig, seen: _Seen) -> Iterator[Named]:
     to the sublayers' outputs, from the top down; the gradients of the parameters.
     """
     for stack in stacks(config):
-        observed = seen.observed[stack]
+        observed = passes.observed[stack]
         for number, (layer, kind) in enumerate(sublayers(config, stack)):
             name = _name(stack, layer, kind)
             yield f"{name}/input", observed.inputs[number]
@@ -162,13 +162,13 @@ def _in_order(config: TransformerConfig, seen: _Seen) -> Iterator[Named]:
             yield f"{name}/branch", observed.branches[number]
             yield f"{name}/output", observed.outputs[number]
         yield f"{stack}/output", observed.final
-    yield "logits", seen.outputs
-    yield "loss", seen.loss_sum
+    yield "logits", passes.outputs
+    yield "loss", passes.loss_sum
     for stack in reversed(stacks(config)):
-        gradients = zip(sublayers(config, stack), seen.output_gradients[stack], strict=True)
+        gradients = zip(sublayers(config, stack), passes.output_gradients[stack], strict=True)
         for at, gradient in reversed(list(gradients)):
             yield f"gradient of {_name(stack, *at)}/output", gradient
-    yield from _by_path("gradient of parameter", seen.gradient)
+    yield from _by_path("gradient of parameter", passes.gradient)
 
 
 def _name(stack: Stack, layer: int, kind: Kind) -> str:
