@@ -34,18 +34,18 @@ def arms(runs: Sequence[Record]) -> list[Arm]:
     keys = [key for key in differing([run.config for run in runs]) if key not in _SEEDS]
     alike: dict[str, list[Record]] = {}
     for run in runs:
-        own = [*(run.config.get(key) for key in keys), _trunk(run)]
-        alike.setdefault(json.dumps(own), []).append(run)
+        identity = [*(run.config.get(key) for key in keys), _trunk(run)]
+        alike.setdefault(json.dumps(identity), []).append(run)
     groups = []
-    for own in alike.values():
-        groups += [own] if len({*map(seeds, own)}) == len(own) else [[run] for run in own]
+    for group in alike.values():
+        groups += [group] if len({*map(seeds, group)}) == len(group) else [[run] for run in group]
     labelled = all(run.labels for run in runs)
-    found = short_names([_shared(own, [] if labelled else keys) for own in groups])
-    told = len(set(found)) == len(groups) and all(0 < len(name) <= _LONGEST for name in found)
+    titles = short_names([_shared(group, [] if labelled else keys) for group in groups])
+    clear = len(set(titles)) == len(groups) and all(0 < len(name) <= _LONGEST for name in titles)
     called = {run.folder: name for run, name in zip(runs, names(runs), strict=True)}
     return [
-        Arm(name if told and (labelled or len(own) > 1) else called[own[0].folder], own)
-        for name, own in zip(found, groups, strict=True)
+        Arm(name if clear and (labelled or len(group) > 1) else called[group[0].folder], group)
+        for name, group in zip(titles, groups, strict=True)
     ]
 
 
@@ -64,9 +64,9 @@ def _trunk(run: Record) -> Any:
     return origin["step"], [value for key, value in config.items() if key not in _SEEDS]
 
 
-def _shared(own: Sequence[Record], keys: Sequence[str]) -> dict[str, Any]:
+def _shared(runs: Sequence[Record], keys: Sequence[str]) -> dict[str, Any]:
     """What names an arm: settings, or labels that all of its runs share, but for the seed."""
-    first, *others = own
+    first, *others = runs
     if keys:
         return {key.rpartition(".")[2]: first.config.get(key) for key in keys}
     return {
@@ -79,37 +79,37 @@ def _shared(own: Sequence[Record], keys: Sequence[str]) -> dict[str, Any]:
 def names(runs: Sequence[Record]) -> list[str]:
     """The shortest names that tell the runs apart: labels of experiments, or the ends of paths."""
     short = iter(short_names([run.labels for run in runs if run.labels]))
-    own = [next(short) or _told(run.labels) if run.labels else "" for run in runs]
-    own = [name if own.count(name) == 1 else "" for name in own]
-    found, depths = own, itertools.count(1)
-    while len({*found}) < len(runs) or not all(found):
+    labels = [next(short) or _told(run.labels) if run.labels else "" for run in runs]
+    labels = [name if labels.count(name) == 1 else "" for name in labels]
+    run_names, depths = labels, itertools.count(1)
+    while len({*run_names}) < len(runs) or not all(run_names):
         depth = next(depths)
         ends = ["/".join(run.folder.parts[-depth:]) for run in runs]
-        found = [name or end for name, end in zip(own, ends, strict=True)]
-    return found
+        run_names = [name or end for name, end in zip(labels, ends, strict=True)]
+    return run_names
 
 
 def config_rows(arms: Sequence[Arm]) -> list[list[str]]:
     """A row for each key whose value is not the same in all runs, with all values of each arm."""
     keys = sorted(differing([run.config for arm in arms for run in arm.runs]))
     values = [[{str(run.config.get(key)): 0 for run in arm.runs} for arm in arms] for key in keys]
-    rows = [[key, *map(", ".join, own)] for key, own in zip(keys, values, strict=True)]
+    rows = [[key, *map(", ".join, cells)] for key, cells in zip(keys, values, strict=True)]
     return rows or [["(the same config)"]] * (len(arms) > 1)
 
 
 def score_rows(arms: Sequence[Arm]) -> list[list[str]]:
     """A row for each fact and score; of several seeds the mean and its interval, and what each arm
     has less than the first in pairs of equal seeds."""
-    told = [{seeds(run): facts(run) for run in arm.runs} for arm in arms]
-    names = dict.fromkeys(name for own in told for each in own.values() for name in each)
+    by_arm = [{seeds(run): facts(run) for run in arm.runs} for arm in arms]
+    names = dict.fromkeys(name for runs in by_arm for each in runs.values() for name in each)
     rows = []
     for name in names:
-        found = [{seed: each.get(name, "-") for seed, each in own.items()} for own in told]
-        rows.append([name, *(_cell([*own.values()]) for own in found)])
-        if "/" in name and any(len(own) > 1 for own in found):
+        columns = [{seed: each.get(name, "-") for seed, each in runs.items()} for runs in by_arm]
+        rows.append([name, *(_cell([*column.values()]) for column in columns)])
+        if "/" in name and any(len(column) > 1 for column in columns):
             first, *others = [
-                {seed: value for seed, value in own.items() if isinstance(value, float)}
-                for own in found
+                {seed: value for seed, value in column.items() if isinstance(value, float)}
+                for column in columns
             ]
             less = [intervals.less(other, first) for other in others]
             rows += [[f"  less {arms[0].name}, paired", "", *less]] * any(less)
@@ -130,14 +130,16 @@ def finding(arms: Sequence[Arm]) -> str:
             break
     else:
         return "Nothing has been scored yet."
-    scored = [(mean(own.values()), arm, own) for arm, own in zip(arms, losses, strict=True) if own]
-    (least, best, own), *others = sorted(scored, key=lambda each: each[0].value)
+    scored = [
+        (mean(ours.values()), arm, ours) for arm, ours in zip(arms, losses, strict=True) if ours
+    ]
+    (least, best, ours), *others = sorted(scored, key=lambda each: each[0].value)
     what = name.replace("/", " ").replace("token_loss", "loss")
     if not others:
         return f"The {what} of {best} is {least}."
     _, second, theirs = others[0]
-    less = intervals.less(own, theirs) or f"{least.value - others[0][0].value:+.2g}"
-    differences = intervals.paired_differences(own, theirs)
+    less = intervals.less(ours, theirs) or f"{least.value - others[0][0].value:+.2g}"
+    differences = intervals.paired_differences(ours, theirs)
     chance = ", which may be chance" * bool(differences and not mean(differences).counts)
     return f"{best} has the lowest {what}, {least}: {less} against {second}{chance}."
 

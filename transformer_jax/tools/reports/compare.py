@@ -103,11 +103,13 @@ def _draw(arms: Sequence[Arm]) -> figures.Figure | None:
     None: there is none."""
     runs = [(arm, run) for arm in arms for run in arm.runs]
     curves = {title: [series(run, name) for _, run in runs] for title, name in _CURVES.items()}
-    shown = {title: own for title, own in curves.items() if any(line["steps"] for line in own)}
-    if not shown:
+    panels = {
+        title: lines for title, lines in curves.items() if any(line["steps"] for line in lines)
+    }
+    if not panels:
         return None
-    figure, axes = figures.panels(1, len(shown), sharex=True, sharey=True)
-    for ax, (title, lines) in zip(axes, shown.items(), strict=True):
+    figure, axes = figures.panels(1, len(panels), sharex=True, sharey=True)
+    for ax, (title, lines) in zip(axes, panels.items(), strict=True):
         for (arm, _), line in zip(runs, lines, strict=True):
             looks = {**style(arm.name, [each.name for each in arms]), "label": str(arm)}
             ax.plot(*line.values(), markevery=max(1, len(line["steps"]) // 10), **looks)

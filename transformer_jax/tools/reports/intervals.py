@@ -71,11 +71,11 @@ def paired_differences(values: Mapping[Any, float], others: Mapping[Any, float])
 
 def less(values: Mapping[Any, float], others: Mapping[Any, float]) -> str:
     """The values less the others in pairs, as "-0.040 ± 0.010 (3 pairs)"; empty without a pair."""
-    found = paired_differences(values, others)
-    alone = len(values) + len(others) - 2 * len(found)
-    pairs = f"{len(found)} pair{'s' * (len(found) != 1)}"
-    left = f", {alone} run{'s' * (alone != 1)} left out" * bool(alone)
-    return f"{mean(found):+} ({pairs}{left})" if found else ""
+    differences = paired_differences(values, others)
+    alone = len(values) + len(others) - 2 * len(differences)
+    pairs = f"{len(differences)} pair{'s' * (len(differences) != 1)}"
+    rest = f", {alone} run{'s' * (alone != 1)} left out" * bool(alone)
+    return f"{mean(differences):+} ({pairs}{rest})" if differences else ""
 
 
 def said(counts: Iterable[int]) -> str:

@@ -58,7 +58,7 @@ def style(name: Any, among: Sequence[Any] = ()) -> dict[str, Any]:
     """
     looks = _SCHEMES.get(name)
     if looks is None:
-        free = [own for scheme, own in _SCHEMES.items() if scheme not in among]
+        free = [row for scheme, row in _SCHEMES.items() if scheme not in among]
         others = [each for each in among if each not in _SCHEMES] or [name]
         looks = (free or _OTHERS)[others.index(name) % len(free or _OTHERS)]
     return looks._asdict() | {"label": title(name)}

@@ -66,8 +66,8 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
             for number, (run, name) in enumerate(zip(runs, called, strict=True))
         ],
         "groups": [
-            {"name": str(arm), "runs": own, "looks": style(arm.name, order)}
-            for arm, own in zip(groups, members, strict=True)
+            {"name": str(arm), "runs": indices, "looks": style(arm.name, order)}
+            for arm, indices in zip(groups, members, strict=True)
         ],
         "curves": curves,
         "bands": {
@@ -89,37 +89,37 @@ def outcome(run: Record) -> list[str]:
     """What became of a run, in sentences."""
     results = run.results
     status = results.get("status", "has not begun to train")
-    told = [f"{status}, after step {results['steps']:,}" if "steps" in results else status]
+    lines = [f"{status}, after step {results['steps']:,}" if "steps" in results else status]
     if spikes := results.get("spikes"):
-        told.append(f"the loss spiked at {len(spikes)} steps" if len(spikes) > 1 else "one spike")
+        lines.append(f"the loss spiked at {len(spikes)} steps" if len(spikes) > 1 else "one spike")
     if results.get("first_bad_step") is not None:
-        told.append(f"step {results['first_bad_step']:,} was the first that was not finite")
+        lines.append(f"step {results['first_bad_step']:,} was the first that was not finite")
     if replayed := read_json(run.folder / REPLAY):
         with reading(run.folder / REPLAY, "replay again, or remove it"):
-            told.append(f"replay up to step {replayed['step']:,}: {replayed['found']}")
+            lines.append(f"replay up to step {replayed['step']:,}: {replayed['found']}")
     # As `inspected` of the families says, which only JAX can be asked for.
     elif results.get("first_bad_step") and run.config["model.family"] == "transformer":
         step = results["first_bad_step"]
-        told.append(f"launch.sh replay --workdir={run.folder} --step={step} says what it was")
-    return told
+        lines.append(f"launch.sh replay --workdir={run.folder} --step={step} says what it was")
+    return lines
 
 
 def _band(curves: Sequence[Curve | None]) -> dict[str, list[Any]]:
     """Mean and interval at each step or stretch of the last value of each seed that has one."""
     width = max((curve.width for curve in curves if curve), default=1)
-    found: dict[int, list[float]] = {}
+    by_stretch: dict[int, list[float]] = {}
     for points in (curve.points() for curve in curves if curve):
         last = {step // width: value for step, value in points if value is not None}
         for stretch, value in last.items():
-            found.setdefault(stretch, []).append(value)
-    stretches = sorted(found)
-    means = [mean(found[stretch]) for stretch in stretches]
+            by_stretch.setdefault(stretch, []).append(value)
+    stretches = sorted(by_stretch)
+    means = [mean(by_stretch[stretch]) for stretch in stretches]
     return {
         "steps": [stretch * width for stretch in stretches],
         "mean": [each.value for each in means],
         "low": [each.value - each.half_width if each.freedom else None for each in means],
         "high": [each.value + each.half_width if each.freedom else None for each in means],
-        "count": [len(found[stretch]) for stretch in stretches],
+        "count": [len(by_stretch[stretch]) for stretch in stretches],
     }
 
 
@@ -128,16 +128,16 @@ def _diagnostics(run: Record) -> dict[str, dict[str, Any]]:
 
     As float32, in which it was measured.
     """
-    found: dict[str, dict[str, Any]] = {}
+    diagnostics: dict[str, dict[str, Any]] = {}
     for name in run.curves:
         if (what := _by_depth(run, name)) is not None:
-            own = series(run, name)
-            rows = np.array(own["values"], np.float32)  # None becomes NaN
-            own["values"] = numbers(rows.reshape(len(rows), -1))
+            curve = series(run, name)
+            rows = np.array(curve["values"], np.float32)  # None becomes NaN
+            curve["values"] = numbers(rows.reshape(len(rows), -1))
             stack = what.partition("/")[0]
             layers = run.config.get(f"model.num_{stack}_layers")
-            found[what] = own | {"layers": layers or run.config.get("model.num_layers")}
-    return found
+            diagnostics[what] = curve | {"layers": layers or run.config.get("model.num_layers")}
+    return diagnostics
 
 
 def _by_depth(run: Record, name: str) -> str | None:
@@ -150,11 +150,11 @@ def _by_depth(run: Record, name: str) -> str | None:
 
 def _samples(run: Record) -> list[dict[str, Any]]:
     """The texts that the model wrote: while it trained, by step, and at the end."""
-    found = []
+    samples = []
     for record in read_samples(run.folder):
         texts = ("\n    ".join([line, *results]) for line, results in record["samples"])
-        found.append({"step": record["step"], "text": "\n\n".join(texts)})
+        samples.append({"step": record["step"], "text": "\n\n".join(texts)})
     path = run.folder / SAMPLES
     if path.exists():
-        found.append({"step": None, "text": path.read_text("utf-8", "replace")})
-    return found
+        samples.append({"step": None, "text": path.read_text("utf-8", "replace")})
+    return samples

@@ -102,8 +102,8 @@ def gather(folders: Sequence[Path]) -> list[Record]:
     """
     paths = list(dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders))
     sweeps = {path.parent: read_json(path.parent / SWEEPS).values() for path in paths}
-    ids = {home: list(itertools.chain(*own)) for home, own in sweeps.items()}
-    places = {home / id: (home, at) for home, own in ids.items() for at, id in enumerate(own)}
+    ids = {home: list(itertools.chain(*orders)) for home, orders in sweeps.items()}
+    places = {home / id: (home, at) for home, order in ids.items() for at, id in enumerate(order)}
     paths.sort(key=lambda path: places.get(path, ()))
     lines = {path: f"{path} is not a run: {fault}" for path in paths if (fault := _fault(path))}
     if not (runs := [read(folder) for folder in paths if folder not in lines]):

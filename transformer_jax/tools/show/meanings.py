@@ -69,9 +69,9 @@ def comments(config: Config, source: str) -> dict[str, str]:
 def lines(source: str) -> tuple[Callable[[int], str], Callable[[int], str]]:
     """Two functions of a line's number: the comment lines right above it, the comment beside it."""
     tokens = tokenize.generate_tokens(iter(source.splitlines(keepends=True)).__next__)
-    found = [token for token in tokens if token.type == tokenize.COMMENT]
-    alone = {token.start[0]: token.string for token in found if token.line.lstrip()[0] == "#"}
-    beside = {token.start[0]: token.string for token in found if token.start[0] not in alone}
+    remarks = [token for token in tokens if token.type == tokenize.COMMENT]
+    alone = {token.start[0]: token.string for token in remarks if token.line.lstrip()[0] == "#"}
+    beside = {token.start[0]: token.string for token in remarks if token.start[0] not in alone}
 
     def above(line: int) -> str:
         first = line
