@@ -186,11 +186,11 @@
     const width = Math.max(34, Math.min(96, Math.floor(560 / across) - 8));
     grid.style.gridTemplateColumns = `repeat(${sorted ? "auto-fill" : across}, ${width}px)`;
     grid.style.setProperty("--picture", patches ? `url(${text.png})` : ""); // "": no such property
-    const made = all.map(({layer, head}) => {
-      const own = shown(layer, head);
-      const canvas = patches ? pictures.over(text, given(own))
-        : plots.draw(page.element("canvas", {"aria-hidden": "true"}), own.of_head, own.rows, own.columns,
-          own.start);
+    const buttons = all.map(({layer, head}) => {
+      const view = shown(layer, head);
+      const canvas = patches ? pictures.over(text, tokenWeights(view))
+        : plots.draw(page.element("canvas", {"aria-hidden": "true"}), view.of_head, view.rows, view.columns,
+          view.start);
       canvas.style.aspectRatio = patches ? `${text.grid[1]} / ${text.grid[0]}` : "1";
       const entropy = map.entropy[layer][head];
       const one = button(canvas, () => show({layer, head}), {
@@ -200,8 +200,8 @@
       return Object.assign(one, {layer, head});
     });
     const focused = [...grid.children].indexOf(document.activeElement);
-    grid.replaceChildren(...made);
-    if (focused >= 0) made[within(focused, made.length)].focus();
+    grid.replaceChildren(...buttons);
+    if (focused >= 0) buttons[within(focused, buttons.length)].focus();
   }
 
   function drawTable() {
@@ -210,12 +210,12 @@
     const head_names = Array.from({length: heads}, (_, head) => cell("th", `head ${head + 1}`));
     const body = [];
     for (let layer = 0; layer < layers; layer++) {
-      const found = map.entropy[layer].map((entropy, head) => {
+      const entries = map.entropy[layer].map((entropy, head) => {
         const largest = map.largest_logit?.[layer][head];
         return `${entropy.toFixed(2)}${largest === undefined ? "" : ` / ${largest.toFixed(1)}`}`;
       });
       body.push(page.element("tr", {}, cell("th", `layer ${layer + 1}`),
-        ...found.map((text) => cell("td", text))));
+        ...entries.map((text) => cell("td", text))));
     }
     const about = "Mean entropy of a query's weights in nats" +
       (map.largest_logit ? " / largest logit." : ".");
@@ -240,7 +240,7 @@
   // The picture, if there is one, and a matrix where that shows more.
   function drawPicture(now) {
     const {text, map} = now;
-    const scene = text.png && pictures.scene(now, state, given(now), title.textContent, show);
+    const scene = text.png && pictures.scene(now, state, tokenWeights(now), title.textContent, show);
     picture.replaceChildren(...(scene ? [scene] : []),
       ...(scene && map.columns === "inputs" ? [] : [matrix(now)]));
   }
@@ -252,19 +252,19 @@
     Boolean(text.png) && (state.side === "query" ? map.columns : map.rows) === "inputs";
 
   // What the chosen token gives, or is given, on the other side.
-  const given = ({at, rows, columns}) => state.side === "query"
+  const tokenWeights = ({at, rows, columns}) => state.side === "query"
     ? Array.from({length: columns}, (_, key) => at(state.token, key))
     : Array.from({length: rows}, (_, query) => at(query, state.token));
 
   function drawTokens(now) {
     const {names, text, map, sides} = now;
-    const found = given(now);
+    const shares = tokenWeights(now);
     for (const [side, list] of [["query", queries], ["key", keys]]) {
       // Patches are chosen on their picture.
       const patches = text.png && (side === "query" ? map.rows : map.columns) === "inputs";
       const listed = patches ? names[side].slice(0, text.before) : names[side];
       list.previousSibling.hidden = !listed.length;
-      const made = listed.map((name, number) => {
+      const buttons = listed.map((name, number) => {
         const chosen = side === state.side && number === state.token;
         const one = button(name, () => show({side, token: number}),
           {dir: "auto", "aria-pressed": String(chosen)});
@@ -273,10 +273,10 @@
         return one;
       });
       const focused = [...list.children].indexOf(document.activeElement);
-      list.replaceChildren(...made);
-      if (focused >= 0) made[side === state.side ? state.token : within(focused, made.length)]?.focus();
+      list.replaceChildren(...buttons);
+      if (focused >= 0) buttons[side === state.side ? state.token : within(focused, buttons.length)]?.focus();
     }
-    color(state.side, found);
+    color(state.side, shares);
     say(now);
   }
 
@@ -284,27 +284,27 @@
   function shade(side, number) {
     const before = {side: state.side, token: state.token};
     Object.assign(state, {side, token: number});
-    color(side, given(shown()));
+    color(side, tokenWeights(shown()));
     say(shown());
     if (on_pictures) drawPicture(shown());
     Object.assign(state, before);
   }
   for (const list of [queries, keys]) {
     list.addEventListener("mouseleave", () => {
-      color(state.side, given(shown()));
+      color(state.side, tokenWeights(shown()));
       say(shown());
       if (on_pictures) drawPicture(shown());
     });
   }
 
-  function color(side, found) {
-    const [list, own] = side === "query" ? [keys, queries] : [queries, keys];
-    for (const one of own.children) one.style.background = "";
+  function color(side, shares) {
+    const [list, tokens] = side === "query" ? [keys, queries] : [queries, keys];
+    for (const one of tokens.children) one.style.background = "";
     [...list.children].forEach((one, number) => {
-      const percent = Math.round(100 * plots.strength(Math.min(found[number], 1)));
+      const percent = Math.round(100 * plots.strength(Math.min(shares[number], 1)));
       one.style.background = `color-mix(in srgb, var(--accent) ${percent * 0.6}%, var(--panel))`;
-      one.classList.toggle("hidden", found[number] === 0);
-      one.title = found[number] ? found[number].toFixed(4) : "not seen";
+      one.classList.toggle("hidden", shares[number] === 0);
+      one.title = shares[number] ? shares[number].toFixed(4) : "not seen";
     });
     const {segment} = texts[state.text];
     const start = segment ? Math.floor(state.token / segment) * segment : 0;
@@ -318,14 +318,14 @@
       .sort((a, b) => b[0] - a[0]).slice(0, 5).filter(([value], i) => value >= 0.005 || (value && !i))
       .map(([value, label]) => `\u2068${label}\u2069 ${value.toFixed(2)}`).join(", ") || "nothing";
     const looks = (query) => top(Array.from({length: columns}, (_, key) => at(query, key)), names.key);
-    const seen = (key) => top(Array.from({length: rows}, (_, query) => at(query, key)), names.query);
-    const own = `\u2068${names[state.side][state.token]}\u2069`;
+    const lookers = (key) => top(Array.from({length: rows}, (_, query) => at(query, key)), names.query);
+    const name = `\u2068${names[state.side][state.token]}\u2069`;
     const parts = [];
     if (state.side === "query" || map.rows === map.columns) parts.push(`looks at ${looks(state.token)}`);
     if (state.side === "key" || map.rows === map.columns) {
-      parts.push(`is looked at by ${seen(state.token)}`);
+      parts.push(`is looked at by ${lookers(state.token)}`);
     }
-    said.textContent = `${own} ${parts.join("; ")}`;
+    said.textContent = `${name} ${parts.join("; ")}`;
   }
 
   // The head as an SVG image that holds its cells as a picture: so it can be saved as it is.
@@ -380,19 +380,19 @@
 
   // Each token that was written, how likely it was, and what else might have come.
   function chances() {
-    const {chances: found, written: tokens, given} = texts[state.text];
+    const {chances: entries, written: tokens, given} = texts[state.text];
     written.replaceChildren();
-    if (!found?.length) return;
+    if (!entries?.length) return;
     const details = page.element("p", {id: "runners-up", "aria-live": "polite"});
     const list = page.element("div", {class: "tokens", role: "group", "aria-label": "Written tokens"});
     const tell = (number) => () => {
-      const {probability, rank, best} = found[number];
+      const {probability, rank, best} = entries[number];
       const others = best.map(([name, p]) => `\u2068${name}\u2069 ${p.toFixed(4)}`).join(", ");
       details.textContent =
         `\u2068${tokens[number]}\u2069: probability ${probability.toFixed(4)}, rank ${rank}. ` +
         `Likeliest: ${others}`;
     };
-    found.forEach(({probability}, number) => {
+    entries.forEach(({probability}, number) => {
       const one = button(tokens[number], tell(number), {dir: "auto",
         class: number < given ? "given" : null, title: probability.toFixed(4)});
       one.classList.toggle("goes-on", goesOn(texts[state.text], "written", number));

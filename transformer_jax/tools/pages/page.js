@@ -6,13 +6,13 @@ const page = {
   // page.element("button", {type: "button", onclick: f}, "Text", child ...). Names that begin with
   // "on" are listeners, all others attributes; null and false leave one out.
   element(tag, attributes = {}, ...children) {
-    const made = document.createElement(tag);
+    const node = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
-      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-      else if (value !== null && value !== false) made.setAttribute(name, value);
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else if (value !== null && value !== false) node.setAttribute(name, value);
     }
-    made.append(...children);
-    return made;
+    node.append(...children);
+    return node;
   },
 
   // The values of what `numbers` of page.py wrote, as a Float32Array with a `shape`.

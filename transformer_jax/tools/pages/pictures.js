@@ -13,7 +13,7 @@ const pictures = {
   name(view) {
     const {labels, least} = page.data;
     const [rows, columns] = view.grid;
-    const told = ({label, share}) => `${label} (${share.toFixed(2)})`;
+    const caption = ({label, share}) => `${label} (${share.toFixed(2)})`;
     const surest_first = (a, b) => b.share - a.share;
     const best = view.logits.map((row) => {
       const largest = Math.max(...row);
@@ -26,20 +26,20 @@ const pictures = {
       if (patch < 0) return number ? `register ${number}` : "class token";
       return `(${Math.floor(patch / columns) + 1}, ${(patch % columns) + 1})`;
     });
-    let shown = best[0].slice(0, 5).filter(({share}) => share >= 0.01);
+    let guesses = best[0].slice(0, 5).filter(({share}) => share >= 0.01);
     view.first = {inputs: 0};
     if (view.boxes.length) {
       const firsts = best.map(([first]) => first);
-      view.targets = view.written = firsts.map((one, number) => `${number + 1}: ${told(one)}`);
+      view.targets = view.written = firsts.map((one, number) => `${number + 1}: ${caption(one)}`);
       view.sure = firsts.map(({share}) => share >= least);
-      shown = firsts.filter(({share}) => share >= least).sort(surest_first);
+      guesses = firsts.filter(({share}) => share >= least).sort(surest_first);
       const targets = firsts.indexOf([...firsts].sort(surest_first)[0]);
       const [x, y] = view.boxes[targets];
       const [row, column] = [[y, rows], [x, columns]].map(([share, count]) =>
         Math.min(Math.floor(share * count), count - 1));
       view.first = {inputs: view.before + row * columns + column, targets};
     }
-    view.line += `: ${shown.map(told).join(", ") || "nothing"}`;
+    view.line += `: ${guesses.map(caption).join(", ") || "nothing"}`;
   },
 
   // The weights of patches as colour to lay over their picture.
@@ -56,15 +56,15 @@ const pictures = {
     return canvas;
   },
 
-  // The picture, what the chosen token gives, or is given (`found`), and boxes, as an SVG image.
-  scene({text, map}, {side, token}, found, title, show) {
+  // The picture, what the chosen token gives, or is given (`weights`), and boxes, as an SVG image.
+  scene({text, map}, {side, token}, weights, title, show) {
     const [rows, columns] = text.grid;
     const cell = 480 / Math.max(rows, columns);
     const [width, height] = [columns * cell, rows * cell];
-    const [own, other] = side === "query" ? [map.rows, map.columns] : [map.columns, map.rows];
+    const [kind, other] = side === "query" ? [map.rows, map.columns] : [map.columns, map.rows];
     const svg = plots.svg("svg", {viewBox: `0 0 ${width} ${height}`, width, height, class: "scene",
       role: "img", "aria-label": title, "font-family": "sans-serif", "font-size": 13});
-    for (const href of [text.png, other === "inputs" && pictures.over(text, found).toDataURL()]) {
+    for (const href of [text.png, other === "inputs" && pictures.over(text, weights).toDataURL()]) {
       if (href) svg.append(plots.svg("image", {width, height, href, preserveAspectRatio: "none",
         style: "image-rendering: pixelated"}));
     }
@@ -74,7 +74,7 @@ const pictures = {
         plots.svg("rect", {...rect, stroke: colour, ...more}));
     };
     const patch = token - text.before;
-    if (own === "inputs" && patch >= 0) {
+    if (kind === "inputs" && patch >= 0) {
       const [x, y] = [(patch % columns) * cell, Math.floor(patch / columns) * cell];
       outline(svg, {x, y, width: cell, height: cell}, pictures.chosen);
     }
@@ -86,17 +86,17 @@ const pictures = {
       show({side: map.rows === "inputs" ? "query" : "key", token: text.before + row * columns + column});
     });
     // The sure boxes and the chosen one, which lies on top, small ones on large ones.
-    const chosen = (number) => own === "targets" && number === token;
+    const chosen = (number) => kind === "targets" && number === token;
     const area = (number) => text.boxes[number][2] * text.boxes[number][3];
-    const drawn = [...text.boxes.keys()].filter((number) => text.sure[number] || chosen(number))
+    const numbers = [...text.boxes.keys()].filter((number) => text.sure[number] || chosen(number))
       .sort((a, b) => chosen(a) - chosen(b) || area(b) - area(a));
-    for (const number of map.rows === "targets" ? drawn : []) {
+    for (const number of map.rows === "targets" ? numbers : []) {
       const [x, y, w, h] = text.boxes[number];
       const place = {x: (x - w / 2) * width, y: (y - h / 2) * height,
         width: w * width, height: h * height};
       const group = plots.svg("g", {style: "cursor: pointer"});
       const colour = chosen(number) ? pictures.chosen : "white";
-      const share = other === "targets" ? found[number] / Math.max(...found, 1e-12) : 0;
+      const share = other === "targets" ? weights[number] / Math.max(...weights, 1e-12) : 0;
       outline(group, place, colour, {fill: pictures.heat, "fill-opacity": 0.7 * share,
         "stroke-dasharray": text.sure[number] ? "none" : "6 4"});
       group.append(plots.svg("text", {x: Math.max(place.x, 2), y: Math.max(place.y - 5, 13),

@@ -2,10 +2,10 @@
 // Matrices as pictures, and curves.
 const plots = {
   svg(tag, attributes = {}, text = null) {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    if (text !== null) made.textContent = text;
-    return made;
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    if (text !== null) node.textContent = text;
+    return node;
   },
 
   // The red, green and blue of "#rrggbb".
@@ -38,9 +38,9 @@ const plots = {
 
   // A figure as positions.py describes it.
   figure(described) {
-    const made = described.lines ? plots.curves(described) : plots.picture(described);
+    const body = described.lines ? plots.curves(described) : plots.picture(described);
     const caption = page.element("figcaption", {}, described.title);
-    return page.element("figure", {}, caption, made);
+    return page.element("figure", {}, caption, body);
   },
 
   picture({title, values, rows, columns}) {

@@ -3,7 +3,7 @@
 const report = (() => {
   const {data, element} = page;
   const first = "validation/token_loss" in data.curves ? "validation/token_loss" : "validation/loss";
-  const shown = [first, "train/token_loss", "train/learning_rate", "train/gradient_norm"];
+  const fixed_names = [first, "train/token_loss", "train/learning_rate", "train/gradient_norm"];
   const main = document.querySelector("main");
   const redrawn = []; // what is drawn anew when something is chosen
   // Measured values come as one array: a row a step, a column a depth.
@@ -17,21 +17,21 @@ const report = (() => {
   const redraw = () => redrawn.forEach((draw) => draw());
 
   const button = (text, pressed, press) => {
-    const made = element("button", {type: "button", "aria-pressed": String(pressed)}, text);
-    made.addEventListener("click", () => {
-      const now = made.getAttribute("aria-pressed") !== "true";
-      made.setAttribute("aria-pressed", String(now));
+    const node = element("button", {type: "button", "aria-pressed": String(pressed)}, text);
+    node.addEventListener("click", () => {
+      const now = node.getAttribute("aria-pressed") !== "true";
+      node.setAttribute("aria-pressed", String(now));
       press(now);
       redraw();
     });
-    return made;
+    return node;
   };
 
   const select = (label, names, choose) => {
     const options = names.map((name, at) => element("option", {value: at}, name));
-    const made = element("select", {}, ...options);
-    made.addEventListener("change", () => choose(Number(made.value)));
-    return element("label", {}, `${label} `, made);
+    const node = element("select", {}, ...options);
+    node.addEventListener("change", () => choose(Number(node.value)));
+    return element("label", {}, `${label} `, node);
   };
 
   const section = (title, ...children) =>
@@ -86,11 +86,11 @@ const report = (() => {
 
   function groupButtons() {
     const buttons = data.groups.map((group, number) => {
-      const made = button("", true, (on) => charts.hidden[on ? "delete" : "add"](number));
-      made.className = "shown";
-      redrawn.push(() => made.replaceChildren(charts.swatch(charts.colour(number), charts.dash(number)),
+      const node = button("", true, (on) => charts.hidden[on ? "delete" : "add"](number));
+      node.className = "shown";
+      redrawn.push(() => node.replaceChildren(charts.swatch(charts.colour(number), charts.dash(number)),
         element("bdi", {}, group.name)));
-      return made;
+      return node;
     });
     const all = (on) => element("button", {type: "button", onclick: () => {
       buttons.forEach((each, number) => {
@@ -113,8 +113,8 @@ const report = (() => {
       ...groupButtons(),
       ...(seeds ? [button("Seeds as bands", charts.bands, (on) => { charts.bands = on; })] : []),
       button("Logarithmic", charts.logarithmic, (on) => { charts.logarithmic = on; }));
-    const fixed = shown.filter((name) => names.includes(name)).map((name) => charts.make(() => name));
-    const others = names.filter((name) => !shown.includes(name));
+    const fixed = fixed_names.filter((name) => names.includes(name)).map((name) => charts.make(() => name));
+    const others = names.filter((name) => !fixed_names.includes(name));
     const grid = element("div", {class: "charts"}, ...fixed.map((chart) => chart.element));
     const all = [...fixed];
     if (others.length) {

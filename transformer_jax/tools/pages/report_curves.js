@@ -44,18 +44,18 @@ const charts = {
   // The lines of a number: {name, group, steps, values}, and for a band also low, high and count.
   lines(name) {
     const {curves, bands, groups, runs} = page.data;
-    const found = [];
+    const lines = [];
     groups.forEach((group, number) => {
       if (charts.hidden.has(number)) return;
       const band = charts.bands ? bands[name][number] : null;
-      if (band) found.push({name: group.name, group: number, values: band.mean, ...band});
+      if (band) lines.push({name: group.name, group: number, values: band.mean, ...band});
       else {
         for (const run of group.runs) {
-          found.push({name: runs[run].name, group: number, ...curves[name][run]});
+          lines.push({name: runs[run].name, group: number, ...curves[name][run]});
         }
       }
     });
-    return found.filter((line) => line.steps.length);
+    return lines.filter((line) => line.steps.length);
   },
 
   // Steps and columns of lines as uPlot takes them, and how each column looks.
@@ -85,7 +85,7 @@ const charts = {
 
   // What stands under a chart for the step at which the cursor is.
   reading(lines, step) {
-    const found = [];
+    const readings = [];
     for (const line of lines) {
       const at = line.steps.indexOf(step);
       if (at < 0) continue;
@@ -93,9 +93,9 @@ const charts = {
         ? `${charts.short(line.low[at])} to ${charts.short(line.high[at])}, 95 %, ` : "";
       const range = line.low ? ` (${ends}n = ${line.count[at]})` : "";
       const value = line.values[at] === null ? "not finite" : charts.short(line.values[at]);
-      found.push(`${line.name}: ${value}${range}`);
+      readings.push(`${line.name}: ${value}${range}`);
     }
-    return `step ${step.toLocaleString("en")}: ${found.join("; ")}`;
+    return `step ${step.toLocaleString("en")}: ${readings.join("; ")}`;
   },
 
   // Marks on a chart: triangles at the top where losses spiked, crosses where a run broke off.

@@ -15,13 +15,13 @@ const words = {
     const starts = [];
     let from = 0, alone = true, blank = false; // what the piece before was
     ends.forEach((end, piece) => {
-      const own = characters.slice(from, end ?? from);
-      const first = own.findIndex((one) => one.trim());
+      const part = characters.slice(from, end ?? from);
+      const first = part.findIndex((one) => one.trim());
       const word = first >= 0 && begins.has(units[from + first]);
-      const only_blanks = own.length > 0 && first < 0;
+      const only_blanks = part.length > 0 && first < 0;
       if (alone || end === null || (!blank && (word || only_blanks))) starts.push(piece);
       // What adds nothing is a mark before the first word, or a byte of a character.
-      blank = only_blanks || (own.length === 0 && (alone || blank));
+      blank = only_blanks || (part.length === 0 && (alone || blank));
       alone = end === null;
       from = end ?? from;
     });
@@ -41,7 +41,7 @@ const words = {
 
   // Weights between words: a query's is the mean of its pieces', a key's is their sum.
   weights(values, start, columns, queries, keys, rows) {
-    const found = new Float32Array(queries.length * keys.length);
+    const weights = new Float32Array(queries.length * keys.length);
     queries.forEach((first, query) => {
       const end = queries[query + 1] ?? rows;
       keys.forEach((left, key) => {
@@ -50,9 +50,9 @@ const words = {
         for (let row = first; row < end; row++) {
           for (let column = left; column < right; column++) sum += values[start + row * columns + column];
         }
-        found[query * keys.length + key] = sum / (end - first);
+        weights[query * keys.length + key] = sum / (end - first);
       });
     });
-    return found;
+    return weights;
   },
 };
