@@ -50,7 +50,7 @@ def report(runs: list[Finished], out: Path) -> str:
             f"± {errors['bleu'].half_width:.2f} BLEU.",
             _table(rows, differences),
             figures.save(
-                _figure({change: found["loss"] for change, found in differences.items()}),
+                _figure({change: by_score["loss"] for change, by_score in differences.items()}),
                 out,
                 part,
                 "Validation loss of each variation minus that of the base, a point for each seed",
@@ -60,11 +60,11 @@ def report(runs: list[Finished], out: Path) -> str:
 
 
 def _row(run: Finished) -> dict[str, Any]:
-    found = {}
+    scores = {}
     for name, (keys, _) in _SCORES.items():
         if key := next((key for key in keys if key in run.results), None):
-            found[name] = run.results[key]
-    return {**run.labels, "parameters": run.results.get("parameters"), **found}
+            scores[name] = run.results[key]
+    return {**run.labels, "parameters": run.results.get("parameters"), **scores}
 
 
 def _pairs(rows: Sequence[Row], change: str) -> list[Row]:
@@ -120,12 +120,12 @@ def _numbers(
     part: str, rows: Sequence[Row], differences: _Differences, errors: dict[str, Estimate]
 ) -> dict[str, float]:
     """Medians: PART/loss/CHANGE ... and PART/difference/loss/CHANGE, the base called base."""
-    numbers = {f"{part}/error/{score}": found.error for score, found in errors.items()}
+    numbers = {f"{part}/error/{score}": estimate.error for score, estimate in errors.items()}
     for (change,), members in results.group(rows, "change").items():
         for score, median in _medians(members).items():
             numbers[f"{part}/{score}/{_name(change)}"] = median
-    for change, found in differences.items():
-        for score, values in found.items():
+    for change, by_score in differences.items():
+        for score, values in by_score.items():
             numbers[f"{part}/difference/{score}/{_name(change)}"] = results.median(values)
     return numbers
 
