@@ -39,7 +39,7 @@ def profile(
     """
     run = build.build(config, workdir)
     streams = run.data.train_streams()
-    drawn = [next(streams) for _ in range(batches)]
+    inputs = [next(streams) for _ in range(batches)]
     at = depth(run.model.config, "decoder")
     closed_form = schemes.SCHEMES["admin_constant"].skip
     assert closed_form is not None
@@ -51,10 +51,10 @@ def profile(
 
     rows = []
     for size in sizes:
-        for number, batch in enumerate(drawn):
+        for number, batch in enumerate(inputs):
             cut = {name: array[:size] for name, array in batch.items()}
-            found = jax.device_get(omegas(jax.random.key(config.seed), cut))
-            for index, omega in enumerate(found):
+            by_sublayer = jax.device_get(omegas(jax.random.key(config.seed), cut))
+            for index, omega in enumerate(by_sublayer):
                 row = {"size": size, "batch": number, "sublayer": index + 1, "omega": omega}
                 rows.append({**row, "closed_form": constant})
     return rows
@@ -84,13 +84,13 @@ def folding(config: Config, workdir: Path) -> list[dict[str, Any]]:
     }
     expected, rows = None, []
     for name, (model, params, spread) in models.items():
-        logits, found = jax.device_get(
+        logits, metrics = jax.device_get(
             jax.jit(functools.partial(_steps, run, model))(params, batch)
         )
         expected = logits if expected is None else expected
         difference = np.max(np.abs(logits - expected))
         row = {"model": name, "largest_difference": difference, "omega_spread": spread}
-        rows.append({**row, **found})
+        rows.append({**row, **metrics})
     return rows
 
 

@@ -96,9 +96,9 @@ def _folding(rows: list[Row], out: Path) -> str:
             ("loss after a step", "loss_after"),
         ):
             for model, members in pair.items():
-                found = [row[column] for row in members]
-                line[f"{label}, {model}"] = results.interval(found)
-                numbers[f"folding/{column}/{model}/{name}"] = results.median(found)
+                sample = [row[column] for row in members]
+                line[f"{label}, {model}"] = results.interval(sample)
+                numbers[f"folding/{column}/{model}/{name}"] = results.median(sample)
         line["omega's spread over channels"] = results.interval(
             row["omega_spread"] for row in pair["admin"]
         )
@@ -136,7 +136,7 @@ def _profile(runs: Sequence[Finished], out: Path) -> str:
     numbers["profile/closed_form"] = closed_form
     results.write_summary(out, numbers)
     largest = max(row["size"] for row in rows)
-    drawn = [
+    points = [
         *({**row, "line": f"rows: {row['size']}"} for row in rows if row["size"] in (1, largest)),
         *(
             {**row, "line": "closed form", "omega": row["closed_form"]}
@@ -145,7 +145,7 @@ def _profile(runs: Sequence[Finished], out: Path) -> str:
         ),
     ]
     figure = figures.lines(
-        drawn, x="sublayer", y="omega", by="line", xlabel="sublayer", ylabel="omega"
+        points, x="sublayer", y="omega", by="line", xlabel="sublayer", ylabel="omega"
     )
     description = "Profiled omega by sublayer, from one row and from many, and the closed form"
     text = f"The closed form gives {closed_form:.3g} to every sublayer."
