@@ -38,9 +38,9 @@ def measure(
         measure_all = jax.jit(
             functools.partial(jax.lax.map, measure_one), compiler_options=lab.QUICKLY
         )
-        found = jax.device_get(measure_all(keys))
+        metrics = jax.device_get(measure_all(keys))
         for draw in range(draws):
-            numbers = {name: float(values[draw]) for name, values in found.items()}
+            numbers = {name: float(values[draw]) for name, values in metrics.items()}
             rows.append({"sublayers": 2 * count, "draw": draw, **numbers})
     return rows
 

@@ -24,15 +24,15 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     parts = []
     for step, meaning in STEPS.items():
         rows = [row for row in medians if row["step"] == step]
-        found = {
+        by_scheme = {
             scheme: _numbers(mine, RESOLVED[step])
             for (scheme,), mine in results.group(rows, "scheme").items()
         }
         for name in FITS:
-            numbers = {f"{step}/{name}/{scheme}": each[name] for scheme, each in found.items()}
+            numbers = {f"{step}/{name}/{scheme}": each[name] for scheme, each in by_scheme.items()}
             results.write_summary(out, numbers)
         table = results.table(
-            [{"scheme": figures.title(scheme), **each} for scheme, each in found.items()]
+            [{"scheme": figures.title(scheme), **each} for scheme, each in by_scheme.items()]
         )
         parts += [f"**Step {step}**, {meaning}:", table, _by_depth(draws, step, meaning, out)]
     return "\n\n".join([*parts, _by_dependencies(medians, out)])
@@ -82,9 +82,9 @@ def _fits(change: dict[int, float], dependencies: dict[int, float]) -> Row:
 
 
 def _by_depth(rows: list[Row], step: str, meaning: str, out: Path) -> str:
-    shown = [{**row, "norm": _place(row["scheme"])} for row in rows if row[step] > RESOLVED[step]]
+    points = [{**row, "norm": _place(row["scheme"])} for row in rows if row[step] > RESOLVED[step]]
     figure = figures.lines(
-        sorted(shown, key=lambda row: row["norm"]),
+        sorted(points, key=lambda row: row["norm"]),
         x="sublayers",
         y=step,
         by="scheme",
@@ -103,13 +103,13 @@ def _place(scheme: str) -> str:
 
 
 def _by_dependencies(rows: list[Row], out: Path) -> str:
-    shown = [
+    points = [
         row
         for row in rows
         if row["scheme"] in FITTED and row["step"] == "random" and row["sublayers"] <= FIT_TO
     ]
     figure = figures.lines(
-        shown,
+        points,
         x="dependencies",
         y="output_change",
         by="scheme",
