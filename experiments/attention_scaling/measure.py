@@ -46,8 +46,8 @@ def _start(
         model = run.model.clone(config=dataclasses.replace(run.model.config, **changes))
         one = jax.jit(functools.partial(_sharpness, model))
         for draw in range(draws):
-            found = jax.device_get(one(jax.random.key(draw), batch))
-            rows.append({"head_dim": head_dim, "score": score, "draw": draw, **found})
+            metrics = jax.device_get(one(jax.random.key(draw), batch))
+            rows.append({"head_dim": head_dim, "score": score, "draw": draw, **metrics})
     return rows
 
 
@@ -59,10 +59,10 @@ def _sharpness(model: Model, key: Key[Array, ""], batch: Batch) -> dict[str, Flo
     )
     # The first query sees one key, so that it has no choice.
     most = jnp.log(jnp.arange(1, entropy.shape[1] + 1))[None]
-    chosen = observed.real & (most > 0)
+    mask = observed.real & (most > 0)
     return {
-        "entropy_share": jnp.mean(entropy / most, where=chosen),
-        "largest_logit": jnp.mean(largest, where=chosen),
+        "entropy_share": jnp.mean(entropy / most, where=mask),
+        "largest_logit": jnp.mean(largest, where=mask),
     }
 
 

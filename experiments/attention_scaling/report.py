@@ -75,24 +75,24 @@ def _by_rate(trained: Sequence[Row], out: Path) -> str:
     results.write_csv(out / "rates.csv", trained)
     score_of = {title: score for score, title in _SCORES.items()}
     lines, numbers = [], {}
-    for (head_dim, score), own in results.group(trained, "head_dim", "score").items():
-        grid = sorted({row["learning_rate"] for row in own})
-        best = rates.best_rate(own)
-        chosen = [row for row in own if row["learning_rate"] == best]
+    for (head_dim, score), members in results.group(trained, "head_dim", "score").items():
+        grid = sorted({row["learning_rate"] for row in members})
+        best = rates.best_rate(members)
+        best_rows = [row for row in members if row["learning_rate"] == best]
         at_end = " (end of the grid)" * (best in (grid[0], grid[-1]))
-        losses = [row["loss"] for row in chosen]
+        losses = [row["loss"] for row in best_rows]
         lines.append(
             {
                 "d_k": head_dim,
                 "score": score,
                 "best rate": "none" if best is None else f"{best:g}{at_end}",
-                "step": _step(chosen) if chosen else "",
-                "loss": results.interval(losses) if chosen else "",
+                "step": _step(best_rows) if best_rows else "",
+                "loss": results.interval(losses) if best_rows else "",
             }
         )
         name = f"{score_of[score]}/d_k={head_dim}"
         numbers[f"best_rate/{name}"] = best
-        numbers[f"best_loss/{name}"] = results.median(losses) if chosen else None
+        numbers[f"best_loss/{name}"] = results.median(losses) if best_rows else None
     results.write_summary(out, numbers)
     figure = figures.lines(
         [{**row, "d_k": row["head_dim"]} for row in trained],
@@ -160,12 +160,12 @@ def _ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
         for row in rows
         if row["score"] == "scaled_dot_product"
     }
-    found = []
+    ratios = []
     for row in rows:
         by = base[row["length"], row["head_dim"], row["round"]]
         memory = row["temporary_bytes"] / by["temporary_bytes"]
-        found.append({**row, "time": row["seconds"] / by["seconds"], "memory": memory})
-    return found
+        ratios.append({**row, "time": row["seconds"] / by["seconds"], "memory": memory})
+    return ratios
 
 
 def _training_table(trained: Sequence[Row]) -> str:
@@ -180,8 +180,8 @@ def _training_table(trained: Sequence[Row]) -> str:
 
 
 def _step(rows: Sequence[Row]) -> str:
-    found = np.median([row["found"] for row in rows])
-    return "never" if math.isinf(found) else f"{found:.0f}"
+    step = np.median([row["found"] for row in rows])
+    return "never" if math.isinf(step) else f"{step:.0f}"
 
 
 def _start_table(start: Sequence[Row]) -> str:
