@@ -46,14 +46,14 @@ def measure(
     look = jax.jit(lambda params: _look(run, params, batch, numbers))
     rate = rates[0]
     if len(rates) > 1:
-        rate = min(rates, key=lambda own: _loss_after(trainings, look, own, chosen_after))
+        rate = min(rates, key=lambda trial: _loss_after(trainings, look, trial, chosen_after))
     rows = []
     for seed in range(seeds):
-        for made in trainings.steps(rate, seed):
-            if made.step % read_every == 0:
-                seen = jax.device_get(look(made.state.params))
-                row = {"rate": rate, "seed": seed, "step": made.step}
-                rows.append(row | {name: float(value) for name, value in seen.items()})
+        for update in trainings.steps(rate, seed):
+            if update.step % read_every == 0:
+                metrics = jax.device_get(look(update.state.params))
+                row = {"rate": rate, "seed": seed, "step": update.step}
+                rows.append(row | {name: float(value) for name, value in metrics.items()})
     return rows
 
 
@@ -68,38 +68,38 @@ def _triggers(run: Any) -> tuple[int, ...]:
 
 def _loss_after(trainings: Trainings, look: Any, rate: float, steps: int) -> float:
     loss = math.inf
-    for made in trainings.steps(rate, _SEED_OF_CHOICE):
-        if made.step == steps:
-            loss = float(look(made.state.params)["loss"])
+    for update in trainings.steps(rate, _SEED_OF_CHOICE):
+        if update.step == steps:
+            loss = float(look(update.state.params)["loss"])
             break
     return loss if math.isfinite(loss) else math.inf
 
 
 def _look(run: Any, params: Params, batch: Batch, triggers: tuple[int, ...]) -> dict[str, Any]:
     outputs, stacks = observed.observe(run.model, params, batch)
-    seen, tokens = stacks["decoder"], heads.read_tokens(batch, "decoder")
+    activations, tokens = stacks["decoder"], heads.read_tokens(batch, "decoder")
     loss_sum, weight, _ = run.loss(outputs, batch)
     queries = ~jnp.isin(tokens, jnp.array(triggers, jnp.int32))
-    first = stream.starts(seen)
+    first = stream.starts(activations)
     keys = first[:, None] & (queries & ~first)[:, :, None]
-    sinks = heads.weight_on(seen, keys)
+    sinks = heads.weight_on(activations, keys)
     places = jnp.arange(tokens.shape[1])
     uniform = jnp.mean(jnp.broadcast_to(1 / (places + 1), tokens.shape), where=queries & ~first)
-    peak, others = stream.peak_share(seen)
+    peak, others = stream.peak_share(activations)
     highest = jnp.argmax(peak)
     head = jnp.argmax(sinks)
-    weights = seen.weights["self_attention"][..., -tokens.shape[1] :]
-    asked = (queries & ~first)[None, :, None]
-    rest = jnp.mean(1 - jnp.sum(weights, axis=-1), axis=(1, 3), where=asked)
+    weights = activations.weights["self_attention"][..., -tokens.shape[1] :]
+    mask = (queries & ~first)[None, :, None]
+    rest = jnp.mean(1 - jnp.sum(weights, axis=-1), axis=(1, 3), where=mask)
     return {
         "loss": loss_sum / weight,
         "sink": jnp.max(sinks),
         "uniform": uniform,
         "peak_first": peak[highest],
         "peak_others": others[highest],
-        "norm_ratio": jnp.max(stream.norm_ratio(seen)),
-        "value_ratio": heads.value_ratio(seen).ravel()[head],
+        "norm_ratio": jnp.max(stream.norm_ratio(activations)),
+        "value_ratio": heads.value_ratio(activations).ravel()[head],
         "added_mass": rest.ravel()[head],
-        "kurtosis": jnp.max(stream.kurtosis(seen)),
-        "absmax_ratio": jnp.max(stream.absmax_ratio(seen)),
+        "kurtosis": jnp.max(stream.kurtosis(activations)),
+        "absmax_ratio": jnp.max(stream.absmax_ratio(activations)),
     }

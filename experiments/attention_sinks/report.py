@@ -26,12 +26,12 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         last[row["scheme"], row["arm"], row["seed"]] = row
     arms = results.group(last.values(), "scheme", "arm")
     numbers = {
-        f"{part}/{scheme}/{arm}/{name}": float(np.mean([row[name] for row in own]))
-        for (scheme, arm), own in arms.items()
+        f"{part}/{scheme}/{arm}/{name}": float(np.mean([row[name] for row in cell]))
+        for (scheme, arm), cell in arms.items()
         for name in ("sink", "peak_first", "norm_ratio", "value_ratio", "loss")
     }
     results.write_summary(out, numbers)
-    table = results.table([_line(s, arm, own, rows) for (s, arm), own in arms.items()])
+    table = results.table([_line(s, arm, cell, rows) for (s, arm), cell in arms.items()])
     line = _LINES.get(part, lambda arms: "")(arms)
     several = part in ("gate", "schemes", "words")
     curves = [row | {"of": row["scheme"] if several else row["arm"]} for row in rows]
@@ -57,8 +57,8 @@ def peaks(row: Row) -> bool:
 def _line(scheme: str, arm: str, last: Sequence[Row], rows: Sequence[Row]) -> Row:
     came = []
     for seed in (row["seed"] for row in last):
-        own = [r for r in rows if (r["scheme"], r["arm"], r["seed"]) == (scheme, arm, seed)]
-        came.append(next((row["step"] for row in own if row["sink"] > _SINK), None))
+        curve = [r for r in rows if (r["scheme"], r["arm"], r["seed"]) == (scheme, arm, seed)]
+        came.append(next((row["step"] for row in curve if row["sink"] > _SINK), None))
     known = [step for step in came if step is not None]
     return {
         "scheme": scheme,
@@ -94,7 +94,7 @@ def _schemes(arms: _Arms) -> str:
         and _sinks(arms[name, "plain"]) != all(map(peaks, arms[name, "plain"]))
     ]
     sinks, sizes = (
-        [float(np.mean([row[name] for row in own])) for own in arms.values()]
+        [float(np.mean([row[name] for row in cell])) for cell in arms.values()]
         for name in ("sink", "peak_first")
     )
     rank = results.rank_correlation(sinks, sizes)
@@ -105,7 +105,7 @@ def _schemes(arms: _Arms) -> str:
         f"without the other in {', '.join(decoupled) or 'none'} of {', '.join(_OTHERS)}; the rank "
         f"correlation over {len(arms)} schemes is {rank:+.2f}."
     )
-    return f"{text}\n\n{_drained([row for own in arms.values() for row in own])}"
+    return f"{text}\n\n{_drained([row for cell in arms.values() for row in cell])}"
 
 
 def _drained(rows: Sequence[Row]) -> str:
@@ -126,7 +126,7 @@ def _remedies(arms: _Arms) -> str:
     over = abs(float(np.mean(both)) - base) <= _TAKES_OVER and all(
         row["added_mass"] > row["sink"] for row in logit
     )
-    free = [row for (_, arm), own in arms.items() if arm in ("sigmoid", "ReLU") for row in own]
+    free = [row for (_, arm), cell in arms.items() if arm in ("sigmoid", "ReLU") for row in cell]
     none = not any(row["sink"] >= _SINK for row in free)
     said = {True: "held", False: "contradicted"}
     testable = base >= _SINK
@@ -141,7 +141,7 @@ def _remedies(arms: _Arms) -> str:
             f"{np.mean(both):.2f}.",
             f"*Without a softmax there is none*: **{said[none]}**; at most "
             f"{max(row['sink'] for row in free):.2f}.",
-            _drained([row for own in arms.values() for row in own]),
+            _drained([row for cell in arms.values() for row in cell]),
         ]
     )
 

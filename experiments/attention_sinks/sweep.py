@@ -29,9 +29,9 @@ TEXT_SCHEMES = ["pre_ln", "post_ln", "peri_ln", "admin"]
 
 
 def _run(
-    quick: bool, part: str, scheme: str, arm: str, layers: int, changes: dict[str, Any], **own: Any
+    quick: bool, part: str, scheme: str, arm: str, layers: int, changes: dict[str, Any], **plan: Any
 ) -> Run:
-    steps = own.pop("steps", 2_000)
+    steps = plan.pop("steps", 2_000)
     base = {
         "data.source": "backcopy",
         "data.max_target_length": 64,
@@ -49,7 +49,7 @@ def _run(
         "train.steps": 60 if quick else steps,
         "train.log_every": 10,
     }
-    rates = own.pop("rates", RATES)
+    rates = plan.pop("rates", RATES)
     return Run(
         config=CONFIG,
         overrides=base | changes,
@@ -57,7 +57,7 @@ def _run(
         train=False,
         measure={
             "rates": rates[:1] if quick else rates,
-            "seeds": 1 if quick else own.pop("seeds", 3),
+            "seeds": 1 if quick else plan.pop("seeds", 3),
             "chosen_after": 20 if quick else 300,
             "read_every": 20 if quick else 100,
         },
