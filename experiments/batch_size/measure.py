@@ -39,14 +39,14 @@ def _critical(
 
     def train(rate: float, seed: int) -> float:
         loss = math.nan
-        for made in trainings.steps(rate, seed):
-            if made.step in due and (seed or made.step == max(due)):
-                loss = trainings.validation_loss(made.state.evaluated)
-                curves.setdefault(seed, {})[f"loss_{due[made.step]}"] = loss
+        for update in trainings.steps(rate, seed):
+            if update.step in due and (seed or update.step == max(due)):
+                loss = trainings.validation_loss(update.state.evaluated)
+                curves.setdefault(seed, {})[f"loss_{due[update.step]}"] = loss
         return loss
 
-    found = rates.searched(train, start, most, fresh)
-    return [row | curves.get(row["seed"], {}) if row["kind"] == "fresh" else row for row in found]
+    rows = rates.searched(train, start, most, fresh)
+    return [row | curves.get(row["seed"], {}) if row["kind"] == "fresh" else row for row in rows]
 
 
 def _noise(trainings: Trainings, *, rate: float, batches: int, fresh: int) -> list[dict[str, Any]]:
@@ -55,15 +55,15 @@ def _noise(trainings: Trainings, *, rate: float, batches: int, fresh: int) -> li
     run = trainings.run
     look = jax.jit(lambda params, batch: losses.noise(run.model, run.loss, params, batch))
     steps = {round(share * run.train.steps) for share in _SHARES}
-    found = []
+    rows = []
     for seed in range(fresh):
         parts = list(itertools.islice(trainings.batches(seed + 1_000), batches))
         batch = place(run.mesh, lab.joined(parts))
-        for made in trainings.steps(rate, seed):
-            if made.step in steps:
-                numbers = jax.device_get(look(made.state.params, batch))
-                found.append({"seed": seed, "step": made.step, **numbers})
-    return found
+        for update in trainings.steps(rate, seed):
+            if update.step in steps:
+                numbers = jax.device_get(look(update.state.params, batch))
+                rows.append({"seed": seed, "step": update.step, **numbers})
+    return rows
 
 
 _PARTS: dict[str, Callable[..., list[dict[str, Any]]]] = {

@@ -33,20 +33,20 @@ def report(runs: Sequence[Finished], out: Path) -> str:
 def _tuned(rows: Sequence[Row], out: Path) -> str:
     part = rows[0]["part"]
     lines = []
-    for (arm, batch), own in results.group(rows, "arm", "batch").items():
-        fresh = [row for row in own if row["kind"] == "fresh"]
+    for (arm, batch), members in results.group(rows, "arm", "batch").items():
+        fresh = [row for row in members if row["kind"] == "fresh"]
         lines.append(
             {
                 "arm": arm,
                 "rows": batch,
-                "rate": rates.chosen(own),
+                "rate": rates.chosen(members),
                 "loss": results.interval(row["loss"] for row in fresh) or "diverged",
             }
         )
     fresh = [row for row in rows if row["kind"] == "fresh"]
     losses = {
-        key: [math.nan if row["loss"] is None else row["loss"] for row in own]
-        for key, own in results.group(fresh, "arm", "batch").items()
+        key: [math.nan if row["loss"] is None else row["loss"] for row in members]
+        for key, members in results.group(fresh, "arm", "batch").items()
     }
     text, numbers = (_half_lives if part == "beta2" else _gaps)(losses)
     means = {f"{part}/{arm}/{batch}": float(np.mean(x)) for (arm, batch), x in losses.items()}
@@ -75,12 +75,13 @@ def _half_lives(losses: _Losses) -> _Said:
     best: dict[int, int] = {}
     as_good: dict[int, list[int]] = {}
     for batch in batches:
-        own = [losses[arm, batch] for arm in half_lives]
-        best[batch] = int(np.argmin([_number(float(np.mean(x))) for x in own]))
+        arms = [losses[arm, batch] for arm in half_lives]
+        best[batch] = int(np.argmin([_number(float(np.mean(x))) for x in arms]))
         as_good[batch] = [
             place
-            for place, x in enumerate(own)
-            if results.at_most(results.difference(x, own[best[batch]], deviation)) != "contradicted"
+            for place, x in enumerate(arms)
+            if results.at_most(results.difference(x, arms[best[batch]], deviation))
+            != "contradicted"
         ]
     apart = max(best.values()) - min(best.values())
     # No choice among those that are as good as the best lies within a step of the grid.
@@ -91,14 +92,14 @@ def _half_lives(losses: _Losses) -> _Said:
     known = len(half_lives) > 1 and np.isfinite(deviation.value)
     same = "held" if apart <= 1 else "contradicted" if never else "undecided"
     first = batches[0]
-    own = losses[half_lives[best[first]], first]
+    one_row = losses[half_lives[best[first]], first]
     against = losses[half_lives[best[AT]], AT] if AT in best else [math.nan]
-    smaller = results.difference(own, against, deviation)
-    fixed = results.difference(own, losses.get(("0.95", first), [math.nan]), deviation)
-    shown = ", ".join(f"{half_lives[place]} at {batch}" for batch, place in best.items())
+    smaller = results.difference(one_row, against, deviation)
+    fixed = results.difference(one_row, losses.get(("0.95", first), [math.nan]), deviation)
+    optima = ", ".join(f"{half_lives[place]} at {batch}" for batch, place in best.items())
     text = (
         f"*The best half-life in tokens is the same for all sizes*: "
-        f"**{same if known else 'undecided'}**; {shown}.\n\n"
+        f"**{same if known else 'undecided'}**; {optima}.\n\n"
         f"*A batch of one row is as good as one of 16*: **{results.at_most(smaller, _NEAR)}**; "
         f"{smaller:+} nats.\n\n"
         f"*A fixed beta2 of 0.95 is worse there*: **{results.at_most(fixed, -_LOST)}**; with the "
@@ -122,34 +123,34 @@ def _gaps(losses: _Losses) -> _Said:
     }
     small, large = gaps["sgd", batches[0]], gaps["sgd", batches[-1]]
     error = math.hypot(small.error, _LEFT * large.error)
-    left = Estimate(small.value - _LEFT * large.value, error, small.freedom)
-    verdict = results.at_most(left) if large.counts else "undecided"
-    shown = "; ".join(
+    excess = Estimate(small.value - _LEFT * large.value, error, small.freedom)
+    verdict = results.at_most(excess) if large.counts else "undecided"
+    listing = "; ".join(
         f"{name} {', '.join(f'{gaps[name, batch]:+} at {batch}' for batch in batches)}"
         for name in ("sgd", "adafactor")
     )
     text = (
         f"*Of what SGD loses to AdamW, at most a quarter is left with one row*: **{verdict}**; "
-        f"nats above AdamW: {shown}."
+        f"nats above AdamW: {listing}."
     )
     return text, {f"gap/{name}/{batch}": gap.value for (name, batch), gap in gaps.items()}
 
 
 def _noise(rows: Sequence[Row], out: Path) -> str:
-    found = {
-        step: sum(row["trace"] for row in own) / sum(row["square"] for row in own)
-        for (step,), own in results.group(rows, "step").items()
+    by_step = {
+        step: sum(row["trace"] for row in members) / sum(row["square"] for row in members)
+        for (step,), members in results.group(rows, "step").items()
     }
     lines = [
         {
             "step": step,
-            "trace": results.interval(row["trace"] for row in own),
-            "squared gradient": results.interval(row["square"] for row in own),
-            "rows": f"{found[step]:.0f}" if found[step] > 0 else "not resolved",
+            "trace": results.interval(row["trace"] for row in members),
+            "squared gradient": results.interval(row["square"] for row in members),
+            "rows": f"{by_step[step]:.0f}" if by_step[step] > 0 else "not resolved",
         }
-        for (step,), own in results.group(rows, "step").items()
+        for (step,), members in results.group(rows, "step").items()
     ]
-    results.write_summary(out, {f"noise/{step}": scale for step, scale in found.items()})
+    results.write_summary(out, {f"noise/{step}": scale for step, scale in by_step.items()})
     scales = [{**row, "scale": row["trace"] / row["square"], "arm": "simple"} for row in rows]
     figure = figures.lines(
         [row for row in scales if row["scale"] > 0],
@@ -205,8 +206,8 @@ def tokens_to(losses: Mapping[int, float], target: float) -> float:
 def _critical(rows: Sequence[Row], out: Path) -> str:
     fresh = [row for row in rows if row["kind"] == "fresh"]
     points, lines = [], []
-    for (width, seed), own in results.group(fresh, "width", "seed").items():
-        curves = {row["batch"]: _curve(row) for row in own}
+    for (width, seed), members in results.group(fresh, "width", "seed").items():
+        curves = {row["batch"]: _curve(row) for row in members}
         for target in sorted(set().union(*curves.values()))[_FIRST_TARGET::2]:
             loss = min(curve.get(target, math.inf) for curve in curves.values())
             tokens = {batch: tokens_to(curve, loss) for batch, curve in curves.items()}
@@ -229,8 +230,8 @@ def _critical(rows: Sequence[Row], out: Path) -> str:
     results.write_summary(out, {f"critical/slope/{x}": value for x, value in numbers.items()})
     edges = [
         f"{batch} rows at d_model {width}"
-        for (width, batch), own in results.group(rows, "width", "batch").items()
-        if rates.at_edge(own)
+        for (width, batch), members in results.group(rows, "width", "batch").items()
+        if rates.at_edge(members)
     ]
     text = (
         f"*The critical batch grows with data*: **{grows}**; slope {by_tokens:+} on the log of "
@@ -266,11 +267,11 @@ def _slope(points: Sequence[Row], x: str, within: str) -> Estimate:
     """Of the log of a critical batch on that of x, at equal values of `within` and equal seeds."""
     groups = results.group(points, within, "seed").values()
     logs = [
-        (np.log([point[x] for point in own]), np.log([point["batch"] for point in own]))
-        for own in groups
-        if len({point[x] for point in own}) > 1
+        (np.log([point[x] for point in group]), np.log([point["batch"] for point in group]))
+        for group in groups
+        if len({point[x] for point in group}) > 1
     ]
-    if sum(len(own) - 1 for own, _ in logs) < 2:
+    if sum(len(xs) - 1 for xs, _ in logs) < 2:
         return Estimate(math.nan, math.nan, 0)
     return results.common_slope(logs)
 

@@ -20,7 +20,7 @@ def _run(
     tokens: int,
     labels: dict[str, Any],
     measure: dict[str, Any],
-    **own: Any,
+    **overrides: Any,
 ) -> Run:
     """A process that trains an arm with as many learning rates and seeds as it needs."""
     steps = tokens // (batch * LENGTH)
@@ -34,17 +34,19 @@ def _run(
     fresh = {"fresh": 1 if quick else 2}
     return Run(
         config=CONFIG,
-        overrides=base | {key.replace("__", "."): value for key, value in own.items()},
+        overrides=base | {key.replace("__", "."): value for key, value in overrides.items()},
         labels=labels | {"batch": batch},
         train=False,
         measure=fresh | measure,
     )
 
 
-def _tuned(quick: bool, batch: int, tokens: int, labels: dict[str, Any], rate: float, **own) -> Run:
+def _tuned(
+    quick: bool, batch: int, tokens: int, labels: dict[str, Any], rate: float, **overrides
+) -> Run:
     start = rate * (batch / AT) ** 0.5
     measure = {"part": "tuned", "start": start, "most": 3 if quick else 5}
-    return _run(quick, batch, tokens // (64 if quick else 1), labels, measure, **own)
+    return _run(quick, batch, tokens // (64 if quick else 1), labels, measure, **overrides)
 
 
 def _beta2(half_life: float | None) -> dict[str, Any]:
