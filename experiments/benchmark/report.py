@@ -34,20 +34,20 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     text = json.dumps(tracks, indent=1, sort_keys=True, ensure_ascii=False)
     write_atomically(path, text + "\n")
 
-    made = {name: _result(entry) for name, entry in entries.items()}
-    order = sorted(made, key=lambda name: made[name].loss + rule.SLOPE * made[name].steps)
+    scores = {name: _result(entry) for name, entry in entries.items()}
+    order = sorted(scores, key=lambda name: scores[name].loss + rule.SLOPE * scores[name].steps)
     first = tracks.get("optimisation", {}).get(BASELINE)
     others = {name: None if entries[name] is first else first for name in order}
     rows = [_row(name, entries[name], other and _result(other)) for name, other in others.items()]
     results.write_csv(out / f"{track}.csv", rows)
-    results.write_summary(out, {f"{track}/{name}/loss": made[name].loss for name in order})
+    results.write_summary(out, {f"{track}/{name}/loss": scores[name].loss for name in order})
     changes = [f"- `{name}`: {_changes(entries[name]['overrides'])}" for name in order]
     said = "Mean loss of each entry, and what 3.09 deviations of its seeds are"
     return "\n\n".join(
         [
             results.table(rows),
             "\n".join(changes),
-            figures.save(_figure({name: made[name] for name in order}), out, track, said),
+            figures.save(_figure({name: scores[name] for name in order}), out, track, said),
         ]
     )
 
@@ -57,8 +57,8 @@ def _entry(runs: Sequence[Finished]) -> dict[str, Any]:
     commit = subprocess.run(
         ["git", "-C", str(ROOT), "log", "-1", "--format=%h"], capture_output=True, text=True
     ).stdout.strip()
-    own = runs[0].run.overrides
-    base = baseline(own["train.steps"]) | {"seed": None, "data.dir": None}
+    overrides = runs[0].run.overrides
+    base = baseline(overrides["train.steps"]) | {"seed": None, "data.dir": None}
     return {
         "steps": runs[0].labels["steps"],
         "losses": {str(run.labels["seed"]): run.results.get("validation/loss") for run in runs},
@@ -67,7 +67,7 @@ def _entry(runs: Sequence[Finished]) -> dict[str, Any]:
         "commit": commit,
         "overrides": {
             key: Path(value).name if key == "rows" else plain(value)
-            for key, value in own.items()
+            for key, value in overrides.items()
             if key not in base or value != base[key] is not None
         },
     }
@@ -101,17 +101,17 @@ def _changes(overrides: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in overrides.items()) or "nothing"
 
 
-def _figure(made: Mapping[str, Result]):
+def _figure(scores: Mapping[str, Result]):
     """A bar of 3.09 deviations on each side of a mean loss, and a line at the target."""
     figure, (ax,) = figures.panels()
-    shown = [name for name in made if math.isfinite(made[name].loss)][::-1]
-    for place, name in enumerate(shown):
-        result = made[name]
+    names = [name for name in scores if math.isfinite(scores[name].loss)][::-1]
+    for place, name in enumerate(names):
+        result = scores[name]
         margin = rule.MARGIN / math.sqrt(len(result.losses))
         mark = "o" if result.passes else "x"
         ax.errorbar(result.loss, place, xerr=margin, fmt=mark, color="black")
     ax.axvline(rule.TARGET, color="black", linewidth=0.6, linestyle="dotted")
-    labels = [f"{name} ({made[name].steps})" for name in shown]
-    ax.set_yticks(range(len(shown)), labels)
+    labels = [f"{name} ({scores[name].steps})" for name in names]
+    ax.set_yticks(range(len(names)), labels)
     ax.set(xlabel="validation loss in nats\n(o: reaches the target, x: does not)")
     return figure

@@ -50,8 +50,8 @@ class Entry(NamedTuple):
     @property
     def config(self) -> dict[str, Any]:
         """The overrides of all of its runs."""
-        own = {"rows": self.rows} if self.rows else {}
-        return baseline(self.steps) | dict(self.overrides) | own
+        setting = {"rows": self.rows} if self.rows else {}
+        return baseline(self.steps) | dict(self.overrides) | setting
 
 
 def baseline(steps: int) -> dict[str, Any]:
@@ -94,8 +94,8 @@ def read(file: Path) -> Entry:
                 f"{file}: OVERRIDES sets {key}, which the track {track!r} fixes: it leaves free "
                 f"{', '.join(FREE[track])}"
             )
-    own = str(file.resolve()) if any(hasattr(module, table) for table in rows.TABLES) else ""
-    return Entry(file.stem, track, steps, overrides, seeds, own)
+    rows_file = str(file.resolve()) if any(hasattr(module, table) for table in rows.TABLES) else ""
+    return Entry(file.stem, track, steps, overrides, seeds, rows_file)
 
 
 def entered(file: Path, quick: bool) -> tuple[str, list[Run]]:
@@ -120,8 +120,8 @@ def _runs(entry: Entry, quick: bool) -> list[Run]:
 
 
 def _check_size(entry: Entry, file: Path) -> None:
-    own, baseline = map(_size, (entry, entry._replace(overrides={}, rows="")))
-    for what, size in own.items():
+    sizes, baseline = map(_size, (entry, entry._replace(overrides={}, rows="")))
+    for what, size in sizes.items():
         if size > SIZE * baseline[what]:
             raise ValueError(
                 f"{file}: a model of {size:,.0f} {what}, {size / baseline[what]:.3f} times the "
