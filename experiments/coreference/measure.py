@@ -37,17 +37,17 @@ def measure(config: Config, workdir: Path, *, sentences: int) -> list[dict[str, 
         return []
     split, rows = run.data.split("test"), []
     with use(run.mesh):
-        found = weights_of_it(run, params, split)
-        for (stack, _), weights in found.items():
+        by_kind = weights_of_it(run, params, split)
+        for (stack, _), weights in by_kind.items():
             rows += [{"what": "look", "stack": stack, **row} for row in _looks(weights)]
         rows.append(_ablated(run, params, split, "none", "", [], sentences))
-        for (stack, kind), weights in found.items():
+        for (stack, kind), weights in by_kind.items():
             layers, heads = weights.shape[1:3]
             # Each head alone, and each layer's heads
             for layer in range(layers):
                 all_heads = [(layer, head) for head in range(heads)]
-                for taken in (*([head] for head in all_heads), all_heads):
-                    rows.append(_ablated(run, params, split, stack, kind, taken, sentences))
+                for subset in (*([head] for head in all_heads), all_heads):
+                    rows.append(_ablated(run, params, split, stack, kind, subset, sentences))
     return rows
 
 
@@ -65,7 +65,7 @@ def weights_of_it(
         _, looks, _ = attention(run.model, params, batch)
         return {place: looks[place].weights for place in (ENCODER, CROSS)}
 
-    examples, found = split.examples, {}
+    examples, by_kind = split.examples, {}
     for batch, numbers in split.batches:
         weights = jax.device_get(look(params, batch))
         for row, number in enumerate(numbers.tolist()):
@@ -76,8 +76,8 @@ def weights_of_it(
             written = examples["target"][number].lower().split()
             pronoun = written.index(examples["pronoun"][number])
             for place, query in ((ENCODER, it), (CROSS, pronoun)):
-                found.setdefault(place, {})[number] = weights[place][:, row, :, query][..., nouns]
-    return {place: np.stack([rows[i] for i in sorted(rows)]) for place, rows in found.items()}
+                by_kind.setdefault(place, {})[number] = weights[place][:, row, :, query][..., nouns]
+    return {place: np.stack([rows[i] for i in sorted(rows)]) for place, rows in by_kind.items()}
 
 
 def places(source: str, tags: str, antecedent: str) -> tuple[int, int, int]:
@@ -117,24 +117,24 @@ def _ablated(
     split: Split,
     stack: Any,
     kind: Any,
-    taken: Sequence[tuple[int, int]],
+    heads: Sequence[tuple[int, int]],
     sentences: int,
 ) -> dict[str, Any]:
     """Scores of greedy translations."""
-    changed = without_heads(params, stack, kind, taken) if taken else params
+    changed = without_heads(params, stack, kind, heads) if heads else params
     trained = run.trained(changed)
     greedy = dataclasses.replace(run.decode, method="greedy", num_samples=1)
-    chosen: Mapping[str, list[str]] = {
+    examples: Mapping[str, list[str]] = {
         name: [split.examples[name][i] for i in range(sentences)]
         for name in ("source", "target", "pronoun")
     }
-    texts = [text for (text,) in trained.writing(greedy).texts(chosen["source"])]
-    right = [a == b for a, b in zip(texts, chosen["target"], strict=True)]
+    texts = [text for (text,) in trained.writing(greedy).texts(examples["source"])]
+    right = [a == b for a, b in zip(texts, examples["target"], strict=True)]
     return {
         "what": "ablation",
         "stack": stack,
-        "layer": taken[0][0] + 1 if taken else 0,
-        "head": taken[0][1] + 1 if len(taken) == 1 else 0,
-        "pronoun_accuracy": pronoun_accuracy(texts, chosen["pronoun"]),
+        "layer": heads[0][0] + 1 if heads else 0,
+        "head": heads[0][1] + 1 if len(heads) == 1 else 0,
+        "pronoun_accuracy": pronoun_accuracy(texts, examples["pronoun"]),
         "exact_match": float(np.mean(right)),
     }

@@ -19,8 +19,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     for (seed, stack), mine in results.group(looks, "seed", "stack").items():
         heads = [row for row in mine if row["head"]]
         means = [row for row in mine if not row["head"]]
-        for name, found in (("best head", heads), ("best layer's mean", means)):
-            top = max(found, key=lambda row: row["prefers_right"])
+        for name, candidates in (("best head", heads), ("best layer's mean", means)):
+            top = max(candidates, key=lambda row: row["prefers_right"])
             columns = ("layer", "head", "prefers_right", "right", "other")
             values = {column: top[column] or "mean" for column in columns}
             best.append({"seed": seed, "from": stack, "what": name, **values})
@@ -35,7 +35,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             if row["seed"] == seed and row["stack"] in (stack, "none")
         }
         others = [scores[key] for key in scores if key[1] and key != place]
-        found = {
+        accuracies = {
             "nothing": scores[0, 0],
             "that head": scores[place],
             "another (median)": results.median(others),
@@ -43,10 +43,10 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             "its layer": scores[place[0], 0],
         }
         head = f"layer {place[0]}, head {place[1]}"
-        without.append({"seed": seed, "stack": stack, "that head is": head, **found})
+        without.append({"seed": seed, "stack": stack, "that head is": head, **accuracies})
         numbers |= {
             f"pronoun_accuracy/{stack}/without/{what}/{seed}".replace(" ", "_"): value
-            for what, value in found.items()
+            for what, value in accuracies.items()
         }
     results.write_summary(out, numbers)
     ranked = [
@@ -63,8 +63,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         ylabel="sentences where it prefers the right noun",
     )
     description = "Share of the sentences in which each head prefers the right noun, by rank"
-    shown = figures.save(figure, out, "heads", description)
-    return "\n\n".join([results.table(best), shown, results.table(without)])
+    picture = figures.save(figure, out, "heads", description)
+    return "\n\n".join([results.table(best), picture, results.table(without)])
 
 
 def _shares(rows: list[Row]) -> list[float]:
