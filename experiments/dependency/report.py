@@ -19,21 +19,21 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         betas = _betas(mine)
         median = np.median(betas, axis=0)
         labels = dict(zip(COLUMNS, key, strict=True))
-        found = _readings(betas)
+        readings = _readings(betas)
         outcome = outcomes[labels["model"], labels["layers"], labels["scheme"]]
-        drawn = "each" if labels["gain"] == 1 else "as one"
-        line = {**labels, "gain": drawn, "scheme": figures.title(labels["scheme"])}
+        draw = "each" if labels["gain"] == 1 else "as one"
+        line = {**labels, "gain": draw, "scheme": figures.title(labels["scheme"])}
         lines.append(
-            {**line, **found, "training": outcome if labels["moment"] == "trained" else ""}
+            {**line, **readings, "training": outcome if labels["moment"] == "trained" else ""}
         )
-        moment = "fused" if drawn == "as one" else labels["moment"]
+        moment = "fused" if draw == "as one" else labels["moment"]
         place = f"{labels['model']}/{moment}/{labels['layers']}/{labels['scheme']}"
-        numbers |= {f"{name}/{place}".replace(" ", "_"): value for name, value in found.items()}
+        numbers |= {f"{name}/{place}".replace(" ", "_"): value for name, value in readings.items()}
         csv += [
             {**labels, "sublayer": i, **{f"a{j}": row[j] for j in range(i + 1)}}
             for i, row in enumerate(median, start=1)
         ]
-        if drawn == "each":
+        if draw == "each":
             place = (labels["model"], labels["moment"], labels["layers"])
             maps.setdefault(place, {})[labels["scheme"]] = median
     results.write_csv(out / "dependency.csv", csv)

@@ -10,8 +10,8 @@ def cpu(quick: bool) -> list[Run]:
     """The same schemes and depths twice: many draws, and one training run each."""
     schemes = ["post_ln", "pre_ln", "admin", "deepnorm"]
     rows = grid(layers=[6] if quick else [6, 18], scheme=schemes)
-    drawn = [_drawn(row, draws=3 if quick else 10) for row in rows]
-    return drawn + [_trained(row, steps=100 if quick else 300) for row in rows]
+    draws = [_drawn(row, draws=3 if quick else 10) for row in rows]
+    return draws + [_trained(row, steps=100 if quick else 300) for row in rows]
 
 
 def _drawn(labels: dict[str, Any], draws: int) -> Run:
