@@ -33,17 +33,17 @@ def measure(
             layers.look(run, params, batch) | {"drop": layers.losses_without(run, params, batch)}
         )
     )
-    shown: list[dict[str, Any]] = []
+    layer_rows: list[dict[str, Any]] = []
 
     def train(rate: float, seed: int) -> float:
         steps = run.train.steps if seed else trial
         line = rates.schedule(rate, steps, round(_WARM_UP * steps), "linear")
-        for made in trainings.steps(line, seed):
-            if made.step < steps:
+        for update in trainings.steps(line, seed):
+            if update.step < steps:
                 continue
             if seed:
-                shown.extend(layers.rows(look(made.state.params), seed=seed))
-            return trainings.validation_loss(made.state.params)
+                layer_rows.extend(layers.rows(look(update.state.params), seed=seed))
+            return trainings.validation_loss(update.state.params)
         return math.nan
 
-    return rates.searched(train, start, most, fresh) + shown
+    return rates.searched(train, start, most, fresh) + layer_rows

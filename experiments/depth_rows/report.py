@@ -22,34 +22,34 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     for row in rows:
         row["arm"] = f"{row['arm']}, {row['draw']}" if part == "draws" else row["arm"]
     trainings = [row for row in rows if row["kind"] != "layer"]
-    seen = [row for row in rows if row["kind"] == "layer"]
+    layer_rows = [row for row in rows if row["kind"] == "layer"]
     results.write_csv(out / f"{part}.csv", trainings)
-    results.write_csv(out / f"{part}_layers.csv", seen)
+    results.write_csv(out / f"{part}_layers.csv", layer_rows)
     losses = {
-        arm: [math.nan if row["loss"] is None else row["loss"] for row in own]
-        for (arm,), own in results.group(
+        arm: [math.nan if row["loss"] is None else row["loss"] for row in members]
+        for (arm,), members in results.group(
             [row for row in trainings if row["kind"] == "fresh"], "arm"
         ).items()
     }
-    by_arm = {arm: own for (arm,), own in results.group(seen, "arm").items()}
+    by_arm = {arm: members for (arm,), members in results.group(layer_rows, "arm").items()}
     base = "pre_ln, normal" if part == "draws" else "pre_ln"
     table = [
         _line(arm, [row for row in trainings if row["arm"] == arm], losses, by_arm, base)
         for arm in losses
     ]
     text, numbers = LINES[part](losses, by_arm)
-    numbers |= {arm: float(np.mean(own)) for arm, own in losses.items()}
+    numbers |= {arm: float(np.mean(cell)) for arm, cell in losses.items()}
     results.write_summary(out, {f"{part}/{name}": value for name, value in numbers.items()})
-    shown = [results.table(table), text]
+    texts = [results.table(table), text]
     if part != "draws":
-        shown.append(over_depths(results.read_json(out / "summary.json")))
+        texts.append(over_depths(results.read_json(out / "summary.json")))
     for name, label in (("stream", "variance of the stream"), ("drop", "added loss (nats a byte)")):
         what = {
             "stream": "Variance of the residual stream after each layer of trained models",
             "drop": "Loss that leaving out each layer of trained models adds",
         }[name]
         figure = figures.lines(
-            [row for row in seen if row[name] is not None],
+            [row for row in layer_rows if row[name] is not None],
             x="layer",
             y=name,
             by="arm",
@@ -57,8 +57,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             ylabel=label,
             yscale="log" if name == "stream" else "linear",
         )
-        shown.append(figures.save(figure, out, f"{part}_{name}", f"{what}: {part}"))
-    return "\n\n".join(filter(None, shown))
+        texts.append(figures.save(figure, out, f"{part}_{name}", f"{what}: {part}"))
+    return "\n\n".join(filter(None, texts))
 
 
 _Losses = Mapping[str, Sequence[float]]
@@ -72,15 +72,15 @@ def gain(losses: _Losses, arm: str, twin: str) -> Estimate:
     if arm not in losses or twin not in losses:
         return Estimate(math.nan, math.nan, math.nan)
     center = np.mean(losses[twin])
-    near = [own for own in losses.values() if abs(np.mean(own) - center) < _NEAR]
+    near = [cell for cell in losses.values() if abs(np.mean(cell) - center) < _NEAR]
     return results.difference(losses[twin], losses[arm], results.pooled_deviation(near))
 
 
 def slope(rows: Sequence[Row]) -> float:
     """Of the log of the stream's variance on that of the layer's number, the mean over seeds."""
     slopes = [
-        results.log_log_slope([row["layer"] for row in own], [row["stream"] for row in own])
-        for own in results.group(rows, "seed").values()
+        results.log_log_slope([row["layer"] for row in cell], [row["stream"] for row in cell])
+        for cell in results.group(rows, "seed").values()
     ]
     return float(np.mean(slopes))
 
@@ -91,7 +91,7 @@ def last_third(rows: Sequence[Row]) -> float:
     return float(np.mean([row["drop"] for row in rows if row["layer"] > layers - layers // 3]))
 
 
-def _shallow(losses: _Losses, seen: _Layers) -> _Said:
+def _shallow(losses: _Losses, by_arm: _Layers) -> _Said:
     return _stand_ins(losses)
 
 
@@ -112,7 +112,7 @@ def _stand_ins(losses: _Losses) -> _Said:
     return "\n\n".join(lines), numbers
 
 
-def _deep(losses: _Losses, seen: _Layers) -> _Said:
+def _deep(losses: _Losses, by_arm: _Layers) -> _Said:
     text, numbers = _stand_ins(losses)
     ahead = gain(losses, "ln_scaling", "pre_ln")
     numbers |= {"ln_scaling/gain": ahead.value, "ln_scaling/error": ahead.error}
@@ -120,23 +120,23 @@ def _deep(losses: _Losses, seen: _Layers) -> _Said:
         f"*LN scaling is better at 24 layers*: **{results.above(ahead, COUNTS)}**; "
         f"{_shown(ahead)} nats below Pre-LN."
     ]
-    if {"pre_ln", "ln_scaling"} <= seen.keys():
-        flatter = slope(seen["pre_ln"]) - slope(seen["ln_scaling"])
-        own, others = (last_third(seen[arm]) for arm in ("ln_scaling", "pre_ln"))
+    if {"pre_ln", "ln_scaling"} <= by_arm.keys():
+        flatter = slope(by_arm["pre_ln"]) - slope(by_arm["ln_scaling"])
+        drop, others = (last_third(by_arm[arm]) for arm in ("ln_scaling", "pre_ln"))
         words = {True: "held", False: "contradicted"}
-        matters = own > 0 and own >= _MORE * others
+        matters = drop > 0 and drop >= _MORE * others
         lines += [
             f"*Its stream grows more slowly*: **{words[flatter >= _FLATTER]}**; the slope of log "
             f"variance on log layer is {flatter:.2f} lower.",
             f"*Its last third matters more*: **{words[matters]}**; leaving out a layer of it adds "
-            f"{own:.4f} nats, and {others:.4f} to Pre-LN's.",
+            f"{drop:.4f} nats, and {others:.4f} to Pre-LN's.",
         ]
         numbers |= {"ln_scaling/slope": flatter}
-        numbers |= {"ln_scaling/last_third": own, "pre_ln/last_third": others}
+        numbers |= {"ln_scaling/last_third": drop, "pre_ln/last_third": others}
     return "\n\n".join([*lines, text]), numbers
 
 
-def _draws(losses: _Losses, seen: _Layers) -> _Said:
+def _draws(losses: _Losses, by_arm: _Layers) -> _Said:
     gains = {
         draw: gain(losses, f"ln_scaling, {draw}", f"pre_ln, {draw}") for draw in ("normal", "gpt2")
     }
@@ -175,21 +175,21 @@ def over_depths(numbers: Mapping[str, float | None]) -> str:
 LINES = {"shallow": _shallow, "deep": _deep, "draws": _draws}
 
 
-def _shown(found: Estimate) -> str:
-    return f"{found:+}" if math.isfinite(found.value) else "?"
+def _shown(estimate: Estimate) -> str:
+    return f"{estimate:+}" if math.isfinite(estimate.value) else "?"
 
 
 def _line(
-    arm: str, rows: Sequence[Row], losses: _Losses, seen: _Layers, base: str
+    arm: str, rows: Sequence[Row], losses: _Losses, by_arm: _Layers, base: str
 ) -> dict[str, object]:
-    own = [row for row in rows if row["kind"] == "fresh"]
+    fresh = [row for row in rows if row["kind"] == "fresh"]
     line: dict[str, object] = {
         "arm": arm,
         "rate": rates.chosen(rows),
-        "loss": results.interval(row["loss"] for row in own) or "diverged",
+        "loss": results.interval(row["loss"] for row in fresh) or "diverged",
         "below Pre-LN": "" if arm == base else _shown(gain(losses, arm, base)),
     }
-    layers = seen.get(arm, [])
+    layers = by_arm.get(arm, [])
     if any(row[name] is None for row in layers for name in ("stream", "drop")):
         layers = []
     last = [row for row in layers if row["layer"] == max(each["layer"] for each in layers)]
