@@ -35,20 +35,20 @@ def measure(
     look = jax.jit(lambda params, batch: _look(trainings, params, batch))
     rows = []
     for seed in range(seeds):
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
 
-        def watch(made: Made, found: dict[str, Any] = found) -> None:
-            if made.step == 0 and not found:
-                found.update(jax.device_get(look(made.state.params, made.batch)))
+        def watch(update: Made, metrics: dict[str, Any] = metrics) -> None:
+            if update.step == 0 and not metrics:
+                metrics.update(jax.device_get(look(update.state.params, update.batch)))
 
-        rows += [trainings.row(rate, seed, watch) | found for rate in learning_rates]
+        rows += [trainings.row(rate, seed, watch) | metrics for rate in learning_rates]
     return rows
 
 
 def _look(trainings: Trainings, params: Any, batch: Any) -> dict[str, Any]:
-    shown = observed.observe(trainings.run.model, params, batch)[1]["decoder"]
+    activations = observed.observe(trainings.run.model, params, batch)[1]["decoder"]
     return {
-        "stream": observed.variances(shown.outputs, shown.real)[-1],
-        "branch": observed.branch_variance(shown)[-1],
-        "token_cosine": observed.token_similarity(shown)[-1],
+        "stream": observed.variances(activations.outputs, activations.real)[-1],
+        "branch": observed.branch_variance(activations)[-1],
+        "token_cosine": observed.token_similarity(activations)[-1],
     }

@@ -42,9 +42,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
 
 def _start_table(rows: Sequence[Row]) -> str:
     lines = []
-    for (rule, layers), own in results.group(rows, "rule", "layers").items():
+    for (rule, layers), members in results.group(rows, "rule", "layers").items():
         line = {"rule": rule, "layers": layers}
         for quantity in ("stream", "branch", "token_cosine"):
-            line[quantity.replace("_", " ")] = results.spread(row[quantity] for row in own).mean
+            line[quantity.replace("_", " ")] = results.spread(row[quantity] for row in members).mean
         lines.append(line)
     return results.table(lines)

@@ -31,15 +31,15 @@ def _run(rule: str, layers: int, changes: dict[str, Any], quick: bool) -> Run:
 
 def cpu(quick: bool) -> list[Run]:
     """Pre-LN with three exponents, which are one model at the base."""
-    found = []
+    runs = []
     for layers in DEPTHS[:2] if quick else DEPTHS:
         for rule, parameterization in ALPHAS.items():
             changes = {"model.parameterization": parameterization}
             if parameterization != "standard":
                 changes |= {"model.base_width": 64, "model.base_depth": BASE}
             if layers > BASE or rule == "alpha 0":
-                found.append(_run(rule, layers, changes, quick))
-    return found
+                runs.append(_run(rule, layers, changes, quick))
+    return runs
 
 
 def schemes(quick: bool) -> list[Run]:
