@@ -22,11 +22,11 @@ def measure(config: Config, workdir: Path, *, split: str) -> list[dict[str, Any]
     for layer in range(config.model.num_decoder_layers):
 
         def predict(outputs: Outputs, batch: Batch, layer: int = layer) -> dict[str, Any]:
-            to_there = jax.tree.map(lambda told: told[: layer + 1], outputs.values)
+            to_there = jax.tree.map(lambda leaf: leaf[: layer + 1], outputs.values)
             return run.task.predict(outputs._replace(values=to_there), batch)
 
         task = dataclasses.replace(run.task, predict=predict)
-        own = dataclasses.replace(run, task=task)
-        scores, _ = task.score(own.trained(params), run.data.split(split))
+        layer_run = dataclasses.replace(run, task=task)
+        scores, _ = task.score(layer_run.trained(params), run.data.split(split))
         rows.append({"layer": layer + 1, "ap": scores["ap"], "ap50": scores["ap50"]})
     return rows
