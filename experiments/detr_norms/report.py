@@ -24,14 +24,14 @@ def report(runs: Sequence[Finished], out: Path) -> str:
 
 
 def _row(run: Finished) -> Row:
-    found = run.results
-    loss = found.get("validation/loss")
+    metrics = run.results
+    loss = metrics.get("validation/loss")
     return {
         **run.labels,
-        "status": found["status"],
+        "status": metrics["status"],
         "loss": loss,
         "log_loss": math.log(loss) if loss and math.isfinite(loss) else None,
-        "ap50": found.get("validation/ap50"),
+        "ap50": metrics.get("validation/ap50"),
     }
 
 
@@ -50,8 +50,8 @@ def _deviation(cells: Sequence[Sequence[Row]]) -> Deviation:
 
 def _line(cell: Sequence[Row]) -> Row:
     if not _finished(cell):
-        told = [row["status"] for row in cell]
-        return {"runs": ", ".join(f"{told.count(one)} {one}" for one in dict.fromkeys(told))}
+        states = [row["status"] for row in cell]
+        return {"runs": ", ".join(f"{states.count(one)} {one}" for one in dict.fromkeys(states))}
     return {
         "runs": f"{len(cell)} finished",
         "loss": intervals.mean([row["loss"] for row in cell]).value,
@@ -80,8 +80,8 @@ def _placement(rows: Sequence[Row], out: Path) -> str:
         without, with_it = (
             next(
                 cell
-                for (encoder, decoder, own, steps), cell in cells.items()
-                if (encoder, decoder, own) == (scheme, scheme, rate) and bool(steps) == warm
+                for (encoder, decoder, peak, steps), cell in cells.items()
+                if (encoder, decoder, peak) == (scheme, scheme, rate) and bool(steps) == warm
             )
             for warm in (False, True)
         )
@@ -140,17 +140,17 @@ def _less(rows: Sequence[Row], others: Sequence[Row], deviation: Deviation) -> E
 
 def _table(differences: dict[str, Estimate | None]) -> str:
     lines = [
-        {"log of the loss": name, "difference": f"{found:+}" if found else "one did not finish"}
-        for name, found in differences.items()
+        {"log of the loss": name, "difference": f"{gap:+}" if gap else "one did not finish"}
+        for name, gap in differences.items()
     ]
     return results.table(lines)
 
 
 def _summary(part: str, differences: dict[str, Estimate | None], out: Path) -> None:
     numbers = {}
-    for name, found in differences.items():
-        numbers[f"{part}/{name}"] = found.value if found else None
-        numbers[f"{part}/{name}/half_width"] = found.half_width if found else None
+    for name, gap in differences.items():
+        numbers[f"{part}/{name}"] = gap.value if gap else None
+        numbers[f"{part}/{name}/half_width"] = gap.half_width if gap else None
     results.write_summary(out, numbers)
 
 

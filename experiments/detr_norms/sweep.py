@@ -16,7 +16,7 @@ SUMMARY = Path(__file__).parent / "results" / "summary.json"
 
 def _run(labels: dict[str, Any], changes: dict[str, Any], quick: bool) -> Run:
     steps = 40 if quick else STEPS
-    own = {
+    base = {
         "optimizer.learning_rate": labels.get("learning_rate", RATE),
         "optimizer.final_learning_rate": 0.01 * labels.get("learning_rate", RATE),
         "optimizer.warmup_steps": labels.get("warmup", WARMUP) * steps // STEPS,
@@ -28,7 +28,7 @@ def _run(labels: dict[str, Any], changes: dict[str, Any], quick: bool) -> Run:
         "data.test": (),
         "seed": labels["seed"],
     }
-    return Run(config="configs/detr_shapes.py", overrides=own | changes, labels=labels)
+    return Run(config="configs/detr_shapes.py", overrides=base | changes, labels=labels)
 
 
 def cpu(quick: bool) -> list[Run]:
