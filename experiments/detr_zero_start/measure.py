@@ -24,15 +24,15 @@ def measure(config: Config, workdir: Path) -> list[dict[str, Any]]:
 
     @jax.jit
     def squares(params: Params) -> tuple[Any, Any]:
-        gradient: Any = jax.grad(lambda own: lab.mean_loss(run, run.model, own, batch))(params)
+        gradient: Any = jax.grad(lambda tree: lab.mean_loss(run, run.model, tree, batch))(params)
         first = gradient["decoder"]["self_attention"]
-        own = sum(jnp.sum(jnp.square(first[name][0])) for name in _BIASES)
-        return own, sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient))
+        biases = sum(jnp.sum(jnp.square(first[name][0])) for name in _BIASES)
+        return biases, sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient))
 
-    drawn = lab.draw(run, jax.random.key(config.seed), batch)
+    start = lab.draw(run, jax.random.key(config.seed), batch)
     rows = []
-    for when, params in (("before", drawn), ("after", lab.trained(run, workdir))):
+    for when, params in (("before", start), ("after", lab.trained(run, workdir))):
         if params is not None:
-            own, total = map(float, squares(params))
-            rows.append({"when": when, "norm": total**0.5, "share": own / total})
+            biases, total = map(float, squares(params))
+            rows.append({"when": when, "norm": total**0.5, "share": biases / total})
     return rows

@@ -30,13 +30,13 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     for (*arm, clip), rows in by_arm.items():
         line = {"scheme": figures.title(arm[0]), "start": arm[1], "clipped at": clip}
         for when in ("before", "after"):
-            own = [
+            members = [
                 row
                 for row in gradients
                 if all(row[name] == rows[0][name] for name in ARM) and row["when"] == when
             ]
-            line[f"norm {when}"] = results.interval(row["norm"] for row in own)
-            line[f"share {when}"] = results.interval(row["share"] for row in own)
+            line[f"norm {when}"] = results.interval(row["norm"] for row in members)
+            line[f"share {when}"] = results.interval(row["share"] for row in members)
         line["loss"] = results.interval(row["loss"] for row in rows)
         lines.append(line)
         small, large = (logs.get((*arm, value)) for value in (0.1, 1.0))
