@@ -21,17 +21,17 @@ def measure(
     trainings = Trainings(build(config))
     run = trainings.run
     look = jax.jit(lambda params, batch: layers.look(run, params, batch))
-    shown: list[dict[str, Any]] = []
+    layer_rows: list[dict[str, Any]] = []
 
     def train(rate: float, seed: int) -> float:
         loss, first = math.nan, None
-        for made in trainings.steps(rate, seed):
-            first = made.batch if first is None else first
-            if seed and made.step in (0, run.train.steps):
-                seen = look(made.state.params, first)
-                shown.extend(layers.rows(seen, seed=seed, step=made.step))
-            if made.step == run.train.steps:
-                loss = trainings.validation_loss(made.state.params)
+        for update in trainings.steps(rate, seed):
+            first = update.batch if first is None else first
+            if seed and update.step in (0, run.train.steps):
+                metrics = look(update.state.params, first)
+                layer_rows.extend(layers.rows(metrics, seed=seed, step=update.step))
+            if update.step == run.train.steps:
+                loss = trainings.validation_loss(update.state.params)
         return loss
 
-    return rates.searched(train, start, most, fresh) + shown
+    return rates.searched(train, start, most, fresh) + layer_rows

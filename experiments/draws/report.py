@@ -24,20 +24,20 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     ends = [row for row in rows if row["kind"] == "layer" and row["step"]]
     results.write_csv(out / f"{part}.csv", trainings)
     results.write_csv(out / f"{part}_layers.csv", [row for row in rows if row["kind"] == "layer"])
-    by_draw = {draw: own for (draw,), own in results.group(trainings, "draw").items()}
+    by_draw = {draw: members for (draw,), members in results.group(trainings, "draw").items()}
     losses = fresh(trainings)
     deviation = results.pooled_deviation(losses.values())
     lines = []
-    for draw, own in by_draw.items():
-        line = _line(draw, own, [row for row in ends if row["draw"] == draw])
+    for draw, members in by_draw.items():
+        line = _line(draw, members, [row for row in ends if row["draw"] == draw])
         if {draw, "xavier"} <= losses.keys():
             against = results.difference(losses[draw], losses["xavier"], deviation)
             line["against xavier"] = "" if draw == "xavier" else f"{against:+}"
         lines.append(line)
     at_start = {row["draw"]: row["loss"] for row in trainings if _at_start(row)}
-    asked = {"shallow": list(DRAWS), "deep": DEEP}[part]
-    text, numbers = verdicts(losses, at_start, whole={*asked} <= by_draw.keys())
-    numbers |= {draw: float(np.mean(own)) for draw, own in losses.items()}
+    draws = {"shallow": list(DRAWS), "deep": DEEP}[part]
+    text, numbers = verdicts(losses, at_start, whole={*draws} <= by_draw.keys())
+    numbers |= {draw: float(np.mean(cell)) for draw, cell in losses.items()}
     results.write_summary(out, {f"{part}/{name}": value for name, value in numbers.items()})
     searches = figures.lines(
         [row for row in trainings if row["kind"] == "search" and row["loss"] is not None],
@@ -48,9 +48,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         ylabel="validation loss (nats a byte)",
         xscale="log",
     )
-    shown = [results.table(lines), text]
+    texts = [results.table(lines), text]
     title = f"Validation loss over the learning rate, by draw, one seed: {part}"
-    shown.append(figures.save(searches, out, f"{part}_rates", title))
+    texts.append(figures.save(searches, out, f"{part}_rates", title))
     if ends:
         streams = figures.lines(
             ends,
@@ -62,15 +62,15 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             yscale="log",
         )
         title = f"Variance of the residual stream after each layer of trained models: {part}"
-        shown.append(figures.save(streams, out, f"{part}_streams", title))
-    return "\n\n".join(shown)
+        texts.append(figures.save(streams, out, f"{part}_streams", title))
+    return "\n\n".join(texts)
 
 
 def fresh(rows: Sequence[Row]) -> dict[str, list[float]]:
     """Losses of fresh seeds by draw; of those all of whose seeds have one."""
-    found = results.group([row for row in rows if row["kind"] == "fresh"], "draw")
-    losses = {draw: [row["loss"] for row in own] for (draw,), own in found.items()}
-    return {draw: own for draw, own in losses.items() if None not in own}
+    groups = results.group([row for row in rows if row["kind"] == "fresh"], "draw")
+    losses = {draw: [row["loss"] for row in members] for (draw,), members in groups.items()}
+    return {draw: cell for draw, cell in losses.items() if None not in cell}
 
 
 def verdicts(
@@ -84,8 +84,8 @@ def verdicts(
     at_start: losses of the search's seed at the rate that all draws share. whole: whether all
       draws of the sweep were run.
     """
-    groups = [own for own in losses.values() if len(own) > 1]
-    means = [float(np.mean(own)) for own in groups]
+    groups = [cell for cell in losses.values() if len(cell) > 1]
+    means = [float(np.mean(group)) for group in groups]
     spread = max(means) - min(means) if means else math.nan
     p = results.analysis_of_variance(groups) if len(groups) > 2 else math.nan
     shared = [loss for loss in at_start.values() if loss is not None]
@@ -125,12 +125,12 @@ def _at_start(row: Row) -> bool:
 
 
 def _line(draw: str, rows: Sequence[Row], ends: Sequence[Row]) -> Row:
-    own = [row for row in rows if row["kind"] == "fresh"]
+    fresh_rows = [row for row in rows if row["kind"] == "fresh"]
     shared = next((row["loss"] for row in rows if _at_start(row)), None)
     line: Row = {
         "draw": draw,
         "rate": rates.chosen(rows),
-        "loss": results.interval(row["loss"] for row in own) or "diverged",
+        "loss": results.interval(row["loss"] for row in fresh_rows) or "diverged",
         "at one rate": "diverged" if shared is None else f"{shared:.3f}",
         "against xavier": "",
     }
