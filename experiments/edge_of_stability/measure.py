@@ -43,10 +43,10 @@ def measure(
         step: {"step": step} | dict.fromkeys(NUMBERS, math.nan)
         for step in range(every, run.train.steps + 1, every)
     }
-    for made in trainings.steps(learning_rate, SEED, batches):
-        if made.step in readings:
-            found = {"loss": made.metrics["loss"], **read(made.state, read_on)}
-            readings[made.step] |= {name: float(found[name]) for name in NUMBERS}
+    for update in trainings.steps(learning_rate, SEED, batches):
+        if update.step in readings:
+            metrics = {"loss": update.metrics["loss"], **read(update.state, read_on)}
+            readings[update.step] |= {name: float(metrics[name]) for name in NUMBERS}
     return list(readings.values())
 
 
@@ -54,5 +54,5 @@ def _parts(whole: Batch, rows: int) -> Iterator[Batch]:
     """So many rows of a batch, drawn anew each time, without end."""
     draws = np.random.default_rng(SEED)
     while True:
-        chosen = draws.choice(len(whole["targets"]), rows, replace=False)
-        yield {name: values[chosen] for name, values in whole.items()}
+        indices = draws.choice(len(whole["targets"]), rows, replace=False)
+        yield {name: values[indices] for name, values in whole.items()}

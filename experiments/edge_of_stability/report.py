@@ -60,13 +60,13 @@ def outcome(shares: Sequence[float | None]) -> str:
       "below": they never had.
     "diverged": the last quarter is not complete.
     """
-    found = level(shares)
-    if found is None:
+    quarter = level(shares)
+    if quarter is None:
         return DIVERGED
-    if found.median > 1 + MARGIN:
+    if quarter.median > 1 + MARGIN:
         return ABOVE
-    if found.median >= 1 - MARGIN:
-        return AT if 2 * found.inside >= found.count else UNSTEADY
+    if quarter.median >= 1 - MARGIN:
+        return AT if 2 * quarter.inside >= quarter.count else UNSTEADY
     known = [share for share in shares if share is not None]
     rose = any(a < 1 - MARGIN <= b for a, b in itertools.pairwise(known))
     return LEFT if rose else BELOW
@@ -78,20 +78,20 @@ def cells(rows: Sequence[Row]) -> list[Row]:
     "did not move": one that is "below" with the level of learning rate * sharpness that the same
     scheme and rate hold at the threshold of beta1 = 0.
     """
-    found = [
-        _cell(own)
-        for own in results.group(rows, "scheme", "learning_rate", "beta1", "rows").values()
+    trainings = [
+        _cell(members)
+        for members in results.group(rows, "scheme", "learning_rate", "beta1", "rows").values()
     ]
     still = {
         (cell["scheme"], cell["learning_rate"]): cell["level"]
-        for cell in found
+        for cell in trainings
         if cell["beta1"] == 0 and cell["outcome"] == AT
     }
-    for cell in found:
+    for cell in trainings:
         at_0 = still.get((cell["scheme"], cell["learning_rate"]))
         if cell["outcome"] == BELOW and at_0 and abs(cell["level"] / at_0 - 1) <= MARGIN:
             cell["outcome"] = UNMOVED
-    return found
+    return trainings
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
@@ -102,8 +102,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     results.write_csv(out / "readings.csv", rows)
     results.write_csv(out / "cells.csv", [*whole, *controls])
     numbers = {f"trainings/{name}": _count(whole, name) for name in OUTCOMES}
-    for name, found in (("level", whole), ("control", controls)):
-        for cell in found:
+    for name, group in (("level", whole), ("control", controls)):
+        for cell in group:
             key = f"{cell['scheme']}/{cell['learning_rate']:g}/{cell['beta1']:g}"
             numbers[f"{name}/{key}"] = cell["level"]
     results.write_summary(out, numbers)
@@ -132,16 +132,16 @@ def _cell(rows: Sequence[Row]) -> Row:
     limit = threshold(rows[0]["beta1"])
     products = [row["product"] for row in rows]
     shares = [None if product is None else product / limit for product in products]
-    found = level(shares)
+    quarter = level(shares)
     plain = [row["sharpness"] for row in _last_quarter(rows)]
     return {
         **{name: rows[0][name] for name in ("scheme", "learning_rate", "beta1", "rows")},
         "threshold": limit,
         "first": products[0],
-        "level": None if found is None else found.median * limit,
-        "low": None if found is None else found.low * limit,
-        "high": None if found is None else found.high * limit,
-        "inside": None if found is None else found.inside,
+        "level": None if quarter is None else quarter.median * limit,
+        "low": None if quarter is None else quarter.low * limit,
+        "high": None if quarter is None else quarter.high * limit,
+        "inside": None if quarter is None else quarter.inside,
         "readings": len(_last_quarter(rows)),
         "first_sharpness": rows[0]["sharpness"],
         "sharpness": None if None in plain else results.median(plain),
@@ -159,8 +159,8 @@ def _last_quarter(values: Sequence[Any]) -> Sequence[Any]:
     return values[-max(1, len(values) // 4) :]
 
 
-def _count(found: Sequence[Row], name: str) -> int:
-    return sum(cell["outcome"] == name for cell in found)
+def _count(rows: Sequence[Row], name: str) -> int:
+    return sum(cell["outcome"] == name for cell in rows)
 
 
 def _verdict(whole: Sequence[Row]) -> str:
@@ -182,13 +182,13 @@ def _verdict(whole: Sequence[Row]) -> str:
 def _by_beta1(whole: Sequence[Row]) -> str:
     """What is predicted for each momentum, and the levels of the trainings at the threshold."""
     lines = []
-    for (beta1,), own in sorted(results.group(whole, "beta1").items()):
-        levels = [cell["level"] for cell in own if cell["outcome"] == AT]
+    for (beta1,), members in sorted(results.group(whole, "beta1").items()):
+        levels = [cell["level"] for cell in members if cell["outcome"] == AT]
         lines.append(
             {
                 "beta1": f"{beta1:g}",
                 "threshold": threshold(beta1),
-                "at the threshold": f"{len(levels)} of {len(own)}",
+                "at the threshold": f"{len(levels)} of {len(members)}",
                 "their levels": f"{min(levels):.3g} to {max(levels):.3g}" if levels else "none",
             }
         )
@@ -231,12 +231,12 @@ def _controls(whole: Sequence[Row], controls: Sequence[Row]) -> str:
                 f"{cell['rows']} rows": _level(cell),
             }
         )
-    told = (
+    text = (
         f"The level is lower with fewer rows in {lower} of {compared} controls, and "
         f"{len(controls) - compared} cannot be compared. Both are read on the whole batch; one "
         "seed, so that no difference has an error."
     )
-    return "\n\n".join([told, results.table(lines)])
+    return "\n\n".join([text, results.table(lines)])
 
 
 def _level(cell: Row) -> str:
@@ -258,15 +258,15 @@ def _curves(rows: Sequence[Row]) -> Any:
     figure, axes = figures.panels(len(schemes), len(rates), sharex=True, sharey=True)
     for ax, (scheme, rate) in zip(axes, places, strict=True):
         here = [row for row in rows if (row["scheme"], row["learning_rate"]) == (scheme, rate)]
-        for (beta1,), own in sorted(results.group(here, "beta1").items()):
+        for (beta1,), curve in sorted(results.group(here, "beta1").items()):
             looks = figures.style(f"{beta1:g}", beta1s)
             looks |= {"label": f"beta1 = {beta1:g}", "markersize": 2}
             ax.axhline(threshold(beta1), color=looks["color"], linewidth=0.8, linestyle="--")
-            own = sorted(own, key=lambda row: row["step"])
-            points = [(row["step"], row["product"]) for row in own if row["product"] is not None]
+            curve = sorted(curve, key=lambda row: row["step"])
+            points = [(row["step"], row["product"]) for row in curve if row["product"] is not None]
             ax.plot(*np.reshape(points, (-1, 2)).T, **looks)
-            if len(points) < len(own):
-                last = points[-1] if points else (own[0]["step"], threshold(beta1))
+            if len(points) < len(curve):
+                last = points[-1] if points else (curve[0]["step"], threshold(beta1))
                 ax.plot(*last, marker="x", markersize=9, color=looks["color"])
         ax.set(yscale="log", title=f"{figures.title(scheme)}, {rate:g}")
     for ax in axes[-len(rates) :]:

@@ -25,10 +25,10 @@ def _run(
         "optimizer.clip_norm": 0.0,
         "optimizer.weight_decay": 0.0,
     }
-    own = {"model.residual": scheme, "optimizer.beta1": beta1}
+    changes = {"model.residual": scheme, "optimizer.beta1": beta1}
     return Run(
         config=CONFIG,
-        overrides=shape | plain | own,
+        overrides=shape | plain | changes,
         labels={
             "scheme": scheme,
             "learning_rate": learning_rate,
