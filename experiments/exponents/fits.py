@@ -28,7 +28,7 @@ def best_sizes(sizes: Sequence[Size]) -> dict[float, float]:
     that of the smallest or largest one, are left out.
     """
     ends = [size.flops * end(size.excess) for size in sizes for end in (min, max)]
-    found = {}
+    optima = {}
     for octave in range(math.ceil(math.log2(min(ends))), math.floor(math.log2(max(ends))) + 1):
         budget = 2.0**octave
         within = [
@@ -47,8 +47,8 @@ def best_sizes(sizes: Sequence[Size]) -> dict[float, float]:
         around = slice(max(0, least - 2), least + 3)
         a, b, _ = np.polyfit(x[around], y[around], 2)
         if a > 0:
-            found[budget] = math.exp(float(np.clip(-b / (2 * a), x[0], x[-1])))
-    return found
+            optima[budget] = math.exp(float(np.clip(-b / (2 * a), x[0], x[-1])))
+    return optima
 
 
 def _at(excess: Mapping[int, float], tokens: float) -> float:
@@ -59,10 +59,10 @@ def _at(excess: Mapping[int, float], tokens: float) -> float:
 
 def exponent(sizes: Sequence[Size]) -> float:
     """The power of the budget with which the best size grows; NaN of fewer than three budgets."""
-    found = best_sizes(sizes)
-    if len(found) < _LEAST_BUDGETS:
+    optima = best_sizes(sizes)
+    if len(optima) < _LEAST_BUDGETS:
         return math.nan
-    return float(np.polyfit(np.log([*found]), np.log([*found.values()]), 1)[0])
+    return float(np.polyfit(np.log([*optima]), np.log([*optima.values()]), 1)[0])
 
 
 def with_floor(tokens: Sequence[float], losses: Sequence[float]) -> tuple[float, float]:

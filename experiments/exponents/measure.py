@@ -60,15 +60,15 @@ def _horizons(
 
         def train(peak: float, seed: int, steps: int = steps) -> float:
             at = rates.schedule(peak, steps, warm_up or max(1, steps // 10), "linear")
-            for made in trainings.steps(at, seed):
-                if made.step == steps:
-                    return trainings.validation_loss(made.state.params)
+            for update in trainings.steps(at, seed):
+                if update.step == steps:
+                    return trainings.validation_loss(update.state.params)
             return float("nan")
 
-        found = rates.searched(train, rate, most, fresh)
+        search = rates.searched(train, rate, most, fresh)
         rows += [
             sizes | {"tokens": steps * tokens} | row | {"excess": row["loss"] - floor}
-            for row in found
+            for row in search
         ]
     return rows
 
@@ -82,8 +82,8 @@ def _ladder(
     due = {round(last * point / _POINTS): point / _POINTS for point in range(1, _POINTS + 1)}
     rows = []
     for seed in range(seeds):
-        for made in trainings.steps(at, seed):
-            if made.step in due:
-                excess = trainings.validation_loss(made.state.params) - floor
-                rows.append({"seed": seed, "share": due[made.step], "excess": excess})
+        for update in trainings.steps(at, seed):
+            if update.step in due:
+                excess = trainings.validation_loss(update.state.params) - floor
+                rows.append({"seed": seed, "share": due[update.step], "excess": excess})
     return rows

@@ -51,8 +51,8 @@ def _excess(rows: Sequence[Row], *columns: str) -> dict[tuple, dict[int, np.ndar
     fresh = [row for row in rows if row["kind"] == "fresh"]
     return {
         key: {
-            tokens: np.array([math.nan if r["excess"] is None else r["excess"] for r in own])
-            for (tokens,), own in results.group(of_arm, "tokens").items()
+            tokens: np.array([math.nan if r["excess"] is None else r["excess"] for r in cell])
+            for (tokens,), cell in results.group(of_arm, "tokens").items()
         }
         for key, of_arm in results.group(fresh, *columns).items()
     }
@@ -64,16 +64,16 @@ def drawn(number: Callable[[dict], float], excess: _Excess) -> Interval:
     The log of each is drawn with the deviation of seeds that all cells have together: two seeds of
     a cell know too little to be drawn from themselves.
     """
-    logs = {(key, n): np.log(own) for key, cells in excess.items() for n, own in cells.items()}
+    logs = {(key, n): np.log(cell) for key, cells in excess.items() for n, cell in cells.items()}
     deviation = results.pooled_deviation(logs.values()).value
     rng = np.random.default_rng(0)
 
     def once(scale: float) -> float:
-        found: dict[tuple, dict[int, float]] = {}
-        for (key, n), own in logs.items():
-            noise = scale * rng.standard_normal() / math.sqrt(own.size) if scale else 0.0
-            found.setdefault(key, {})[n] = math.exp(own.mean() + noise)
-        return number(found)
+        means: dict[tuple, dict[int, float]] = {}
+        for (key, n), cell in logs.items():
+            noise = scale * rng.standard_normal() / math.sqrt(cell.size) if scale else 0.0
+            means.setdefault(key, {})[n] = math.exp(cell.mean() + noise)
+        return number(means)
 
     value = once(0.0)
     if not math.isfinite(deviation):
@@ -93,31 +93,31 @@ def _grid(rows: Sequence[Row], out: Path) -> str:
     def sizes(
         means: Mapping[tuple, Mapping[int, float]], corrected: bool, head: bool
     ) -> list[Size]:
-        found = []
-        for (which, width), own in means.items():
+        models = []
+        for (which, width), curve in means.items():
             row = of_width[width]
             # Embeddings have parameters and no products.
             parameters = row["layers"] + (2 * row["vocabulary"] * width if head else 0)
             flops = row["flops"] - (0 if head else row["head"])
             if which == corrected:
-                found.append(Size(parameters, flops, own))
-        return found
+                models.append(Size(parameters, flops, curve))
+        return models
 
     exponents, lines = {}, []
     for corrected in (False, True):
-        own = {key: cells for key, cells in excess.items() if key[0] == corrected}
+        arm = {key: cells for key, cells in excess.items() if key[0] == corrected}
         for head in (False, True):
-            found = drawn(lambda m, c=corrected, h=head: fits.exponent(sizes(m, c, h)), own)
+            exponent = drawn(lambda m, c=corrected, h=head: fits.exponent(sizes(m, c, h)), arm)
             means = {
-                key: {n: float(np.mean(x)) for n, x in cells.items()} for key, cells in own.items()
+                key: {n: float(np.mean(x)) for n, x in cells.items()} for key, cells in arm.items()
             }
             best = fits.best_sizes(sizes(means, corrected, head))
-            exponents[corrected, head] = found
+            exponents[corrected, head] = exponent
             lines.append(
                 {
                     "warm-up and rate": "in proportion, tuned" if corrected else "fixed, one",
                     "head and embedding": "counted" if head else "left out",
-                    "exponent": str(found),
+                    "exponent": str(exponent),
                     "budgets": len(best),
                     "best sizes": ", ".join(f"{n:,.0f}" for n in best.values()),
                 }
@@ -135,7 +135,7 @@ def _grid(rows: Sequence[Row], out: Path) -> str:
             for (corrected, head), (x, *_) in exponents.items()
         },
     )
-    shown = [
+    points = [
         {
             "tokens": row["tokens"],
             "excess": row["excess"],
@@ -150,7 +150,7 @@ def _grid(rows: Sequence[Row], out: Path) -> str:
         f"right*: **{verdict}**; {before} before and {after} after.\n\n"
         f"At the edge of its search: {', '.join(edges) or 'none'}."
     )
-    figure = _falling(shown)
+    figure = _falling(points)
     title = "Loss above the floor over tokens, by width, tuned and with a warm-up in proportion"
     return "\n\n".join([results.table(lines), text, figures.save(figure, out, "grid", title)])
 
@@ -160,8 +160,8 @@ def _edges(rows: Sequence[Row]) -> list[str]:
     tuned = [row for row in rows if row["corrected"]]
     return [
         f"d_model {width}, {tokens:,} tokens, a = {a}"
-        for (width, tokens, a), own in results.group(tuned, "width", "tokens", "a").items()
-        if rates.at_edge(own)
+        for (width, tokens, a), cell in results.group(tuned, "width", "tokens", "a").items()
+        if rates.at_edge(cell)
     ]
 
 
@@ -184,20 +184,20 @@ def _data(rows: Sequence[Row], out: Path) -> str:
         law = float(a) / (1 + float(a))
 
         def power(means: Mapping[tuple, Mapping[int, float]]) -> float:
-            ((own),) = means.values()
-            return -float(np.polyfit(np.log([*own]), np.log([*own.values()]), 1)[0])
+            ((curve),) = means.values()
+            return -float(np.polyfit(np.log([*curve]), np.log([*curve.values()]), 1)[0])
 
-        found = drawn(power, {(a,): cells})
-        own = [row for row in rows if row["a"] == a and row["kind"] == "fresh"]
-        floor = own[0]["loss"] - own[0]["excess"]
+        interval = drawn(power, {(a,): cells})
+        fresh = [row for row in rows if row["a"] == a and row["kind"] == "fresh"]
+        floor = fresh[0]["loss"] - fresh[0]["excess"]
         losses = {n: float(np.mean(x)) + floor for n, x in cells.items()}
         fitted, of_fit = fits.with_floor([*losses], [*losses.values()])
         lines.append(
-            {"a": a, "law": f"{law:.2f}", "power": str(found), "floor": f"{floor:.4f}"}
+            {"a": a, "law": f"{law:.2f}", "power": str(interval), "floor": f"{floor:.4f}"}
             | {"floor, fitted": f"{fitted:.4f}", "power with it": f"{of_fit:.2f}"}
         )
-        numbers |= {f"data/{a}": found.value, f"data/{a}/with_fitted_floor": of_fit}
-        verdicts.append(_within(found, law, _NEAR))
+        numbers |= {f"data/{a}": interval.value, f"data/{a}/with_fitted_floor": of_fit}
+        verdicts.append(_within(interval, law, _NEAR))
     said = [x for x in ("contradicted", "undecided", "held") if x in verdicts]
     verdict = said[0] if len(verdicts) > 1 else "undecided"
     results.write_summary(out, numbers)
@@ -210,19 +210,19 @@ def _data(rows: Sequence[Row], out: Path) -> str:
     return "\n\n".join([results.table(lines), text, figures.save(figure, out, "data", title)])
 
 
-def _within(found: Interval, line: float, most: float) -> str:
-    if not all(map(math.isfinite, found)):
+def _within(interval: Interval, line: float, most: float) -> str:
+    if not all(map(math.isfinite, interval)):
         return "undecided"
-    if abs(found.value - line) <= most:
+    if abs(interval.value - line) <= most:
         return "held"
-    outside = found.low > line + most or found.high < line - most
+    outside = interval.low > line + most or interval.high < line - most
     return "contradicted" if outside else "undecided"
 
 
 def _ladder(rows: Sequence[Row], out: Path) -> str:
-    ratios, lines, shown = {}, [], []
-    for (arm,), own in results.group(rows, "arm").items():
-        curves = results.group(own, "width", "seed")
+    ratios, lines, points = {}, [], []
+    for (arm,), members in results.group(rows, "arm").items():
+        curves = results.group(members, "width", "seed")
         shares = [row["share"] for row in max(curves.values(), key=len)]
         table = {
             key: [math.nan if row["excess"] is None else row["excess"] for row in curve]
@@ -246,7 +246,7 @@ def _ladder(rows: Sequence[Row], out: Path) -> str:
                 "sizes over seeds": f"{ratios[arm].value:.2f} (error {ratios[arm].error:.2f})",
             }
         )
-        shown += [
+        points += [
             {"share": share, "height": height, "width": width, "arm": arm}
             for width, curve in zip(widths, excess.mean(axis=1), strict=True)
             for share, height in zip(shares, curve / curve[-1], strict=True)
@@ -266,7 +266,7 @@ def _ladder(rows: Sequence[Row], out: Path) -> str:
         f"deviation of sizes over that of seeds, from half of the steps on."
     )
     figure = figures.lines(
-        shown or [{"share": 1.0, "height": 1.0, "width": 0, "arm": "none"}],
+        points or [{"share": 1.0, "height": 1.0, "width": 0, "arm": "none"}],
         x="share",
         y="height",
         by="width",
@@ -283,8 +283,8 @@ def ratio(excess: np.ndarray, late: np.ndarray) -> Estimate:
     """The mean deviation of sizes over that of seeds, of these points; its error by the jackknife
     over seeds."""
 
-    def number(own: np.ndarray) -> float:
-        of_sizes, of_seeds = fits.collapse(own)
+    def number(curves: np.ndarray) -> float:
+        of_sizes, of_seeds = fits.collapse(curves)
         return float(np.mean(of_sizes[late] / of_seeds[late]))
 
     seeds = excess.shape[1]
