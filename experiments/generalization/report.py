@@ -75,11 +75,11 @@ def _figure(rows: list[Row]):
     figure, axes = figures.panels(1, len(splits), sharey=True)
     for ax, ((split,), part) in zip(axes, splits.items(), strict=True):
         for number, scheme in enumerate(schemes):
-            own = [row for row in part if row["scheme"] == scheme]
+            members = [row for row in part if row["scheme"] == scheme]
             shift = 0.2 * (number - (len(schemes) - 1) / 2)
             ax.plot(
-                [kinds.index(row["positions"]) + shift for row in own],
-                [row["exact match"] for row in own],
+                [kinds.index(row["positions"]) + shift for row in members],
+                [row["exact match"] for row in members],
                 **{**figures.style(scheme, schemes), "linestyle": "none", "marker": "o"},
             )
         ax.set_xticks(range(len(kinds)), kinds)
