@@ -37,12 +37,12 @@ def measure(
 
 
 def _rows(
-    run: Run, gain: float, found: dict[Stack, Float[Array, "draws n"]]
+    run: Run, gain: float, by_stack: dict[Stack, Float[Array, "draws n"]]
 ) -> Iterator[dict[str, Any]]:
-    found, draws = jax.device_get(found), len(next(iter(found.values())))
+    by_stack, draws = jax.device_get(by_stack), len(next(iter(by_stack.values())))
     for draw in range(draws):
-        largest = max(norms[draw].max() for norms in found.values())
-        for stack, norms in found.items():
+        largest = max(norms[draw].max() for norms in by_stack.values())
+        for stack, norms in by_stack.items():
             kinds = depth(run.model.config, stack).kinds
             for number, norm in enumerate(norms[draw] / largest):
                 layer, kind = divmod(number, len(kinds))

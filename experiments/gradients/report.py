@@ -20,9 +20,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             for (layer,), here in results.group(mine, "layer").items()
         }
         labels = dict(zip(COLUMNS, key, strict=True))
-        for layer, found in medians.items():
-            interval = {"norm": found.median, "low": found.low, "high": found.high}
-            csv.append({**labels, "layer": layer, **interval, "draws": found.count})
+        for layer, spread in medians.items():
+            interval = {"norm": spread.median, "low": spread.low, "high": spread.high}
+            csv.append({**labels, "layer": layer, **interval, "draws": spread.count})
         ratios = _ratios(mine, layers)
         fused = "/fused" * (gain != 1)
         names = "/".join(filter(None, (mine[0]["encoder"], mine[0]["decoder"])))
@@ -35,8 +35,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         line["last / first" + ", drawn as one" * (gain != 1)] = results.median_interval(ratios)
     results.write_csv(out / "gradients.csv", csv)
     results.write_summary(out, numbers)
-    shown = [line for (*_, kind), line in lines.items() if kind != "feed_forward"]
-    return "\n\n".join([results.table(shown), *_figures(rows, out)])
+    table = [line for (*_, kind), line in lines.items() if kind != "feed_forward"]
+    return "\n\n".join([results.table(table), *_figures(rows, out)])
 
 
 def _norms(row: Row) -> str:
@@ -54,7 +54,7 @@ def _ratios(rows: list[Row], last: int) -> list[float]:
 
 def _figures(rows: list[Row], out: Path) -> list[str]:
     """Draws the self-attention sublayers; the others of a layer lie close to it."""
-    shown = [
+    points = [
         {**row, "line": f"{row['stack']}, {row['layers']} layers"}
         for row in rows
         if row["kind"] == "self_attention" and row["gain"] == 1
@@ -62,7 +62,7 @@ def _figures(rows: list[Row], out: Path) -> list[str]:
     links = []
     for name, together in (("together", True), ("alone", False)):
         figure = figures.lines(
-            [row for row in shown if (row["architecture"] == "encoder_decoder") == together],
+            [row for row in points if (row["architecture"] == "encoder_decoder") == together],
             x="layer",
             y="norm",
             by="line",
