@@ -39,9 +39,9 @@ class Pairs(NamedTuple):
 def split(modulus: int, share: float) -> Pairs:
     """All pairs once, the share of them that is trained on drawn at random."""
     pairs = np.stack(np.divmod(np.arange(modulus**2), modulus), axis=1)
-    drawn = np.random.default_rng(_SPLIT_SEED).permutation(pairs)
+    permutation = np.random.default_rng(_SPLIT_SEED).permutation(pairs)
     count = round(share * len(pairs))
-    return Pairs(drawn[:count], drawn[count:])
+    return Pairs(permutation[:count], permutation[count:])
 
 
 def write(folder: Path, pairs: Pairs, modulus: int) -> None:
@@ -99,9 +99,9 @@ def measure(
         readings: list[dict[str, Any]] = []
         # Streams of the data would take longer to make these small rows than to train on them.
         batches = lab.epochs(rows_of_train, config.data.batch_size, seed)
-        for made in trainings.steps(rate, seed, batches):
-            if made.step % read_every == 0:
-                readings.append({"step": made.step, **read(made.state.params)})
+        for update in trainings.steps(rate, seed, batches):
+            if update.step % read_every == 0:
+                readings.append({"step": update.step, **read(update.state.params)})
                 if _first(readings[:-1], "test", GENERALISES) is not None:
                     break
         rows += [{"kind": "reading", "seed": seed, **reading} for reading in readings]

@@ -21,9 +21,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     part = rows[0]["part"]
     trainings = [row for row in rows if row["kind"] == "training"]
     results.write_csv(out / f"{part}.csv", trainings)
-    arms = {arm: own for (arm,), own in results.group(trainings, "arm").items()}
+    arms = {arm: members for (arm,), members in results.group(trainings, "arm").items()}
     text, numbers = LINES.get(part, _no_line)(arms)
-    numbers |= {f"{arm}/generalise": len(_known(own)) for arm, own in arms.items()}
+    numbers |= {f"{arm}/generalise": len(_known(members)) for arm, members in arms.items()}
     results.write_summary(out, {f"{part}/{name}": value for name, value in numbers.items()})
     figure = figures.lines(
         [row for row in rows if row["kind"] == "reading" and row["step"]],
@@ -35,7 +35,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         xscale="log",
     )
     title = f"Accuracy on pairs that were not trained on, over training: {part}"
-    table = results.table([_line(arm, own) for arm, own in arms.items()])
+    table = results.table([_line(arm, members) for arm, members in arms.items()])
     return "\n\n".join(filter(None, [table, text, figures.save(figure, out, part, title)]))
 
 
@@ -77,17 +77,17 @@ def _decay(arms: _Arms) -> _Said:
         )
     points = [
         {"seed": row["seed"], "x": math.log(float(str(decay))), "y": math.log(delay(row))}
-        for decay, own in arms.items()
+        for decay, members in arms.items()
         if decay
-        for row in own
+        for row in members
     ]
     points = [point for point in points if math.isfinite(point["y"])]
     start = "*The delay falls with the decay*"
     if len({point["x"] for point in points}) < 3:
         return "\n\n".join([*lines, f"{start}: **undecided**; fewer than three decays."]), numbers
     slope = results.common_slope(
-        ([point["x"] for point in own], [point["y"] for point in own])
-        for own in results.group(points, "seed").values()
+        ([point["x"] for point in members], [point["y"] for point in members])
+        for members in results.group(points, "seed").values()
     )
     verdict = words[slope.value < 0] if slope.counts else "undecided"
     lines.append(f"{start}: **{verdict}**; its log has a slope of {slope:+} on that of the decay.")
@@ -96,14 +96,14 @@ def _decay(arms: _Arms) -> _Said:
 
 
 def _schemes(arms: _Arms) -> _Said:
-    groups = {arm: np.log2(_known(own)) for arm, own in arms.items() if _all(own)}
+    groups = {arm: np.log2(_known(members)) for arm, members in arms.items() if _all(members)}
     named = ", ".join(str(arm) for arm in arms if arm not in groups)
     missing = f" Not by all seeds, and left out: {named}." if named else ""
     start = "*The scheme decides when they generalise*"
     if len(groups) < 3 or min(map(len, groups.values())) < 2:
         return f"{start}: **undecided**; too few generalise.{missing}", {}
     deviation = results.pooled_deviation(groups.values()).value
-    spread = float(np.std([np.mean(own) for own in groups.values()], ddof=1))
+    spread = float(np.std([np.mean(group) for group in groups.values()], ddof=1))
     p = results.analysis_of_variance(groups.values())
     held = spread > 2 * deviation and p < _SURE
     verdict = "held" if held else "contradicted" if p > _NONE else "undecided"

@@ -24,7 +24,7 @@ SCHEMES = [
 OPTIMIZERS = {"adamw": RATE, "lion": 3e-4, "muon": 3e-3}
 
 
-def _run(quick: bool, part: str, arm: Any, rate: float, decay: float, **own: Any) -> Run:
+def _run(quick: bool, part: str, arm: Any, rate: float, decay: float, **overrides: Any) -> Run:
     """A process that trains an arm with all of its seeds."""
     base = {
         "data.source": "labelled",
@@ -52,7 +52,7 @@ def _run(quick: bool, part: str, arm: Any, rate: float, decay: float, **own: Any
     }
     return Run(
         config=CONFIG,
-        overrides=base | {key.replace("__", "."): value for key, value in own.items()},
+        overrides=base | {key.replace("__", "."): value for key, value in overrides.items()},
         labels={"part": part, "arm": arm},
         train=False,
         measure={
@@ -68,7 +68,7 @@ def _run(quick: bool, part: str, arm: Any, rate: float, decay: float, **own: Any
 def decay(quick: bool) -> list[Run]:
     """Weight decays, Pre-LN and AdamW, three seeds."""
     decays = DECAYS[:2] if quick else DECAYS
-    return [_run(quick, "decay", own, RATE, own) for own in decays]
+    return [_run(quick, "decay", weight_decay, RATE, weight_decay) for weight_decay in decays]
 
 
 def schemes(quick: bool) -> list[Run]:
