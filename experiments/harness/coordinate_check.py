@@ -20,7 +20,7 @@ def sizes(trainings: Trainings, rate: float, seeds: int) -> list[dict[str, Any]]
     rows = []
     for seed in range(seeds):
         steps = itertools.islice(trainings.steps(rate, seed), 1 + _STEPS)
-        pairs = ((made.state.params, made.batch) for made in steps)
+        pairs = ((update.state.params, update.batch) for update in steps)
         curves = coordinates.measure(trainings.run.model, pairs)
         for step, row in enumerate(zip(*curves.values(), strict=True)):
             for name, size in zip(curves, row, strict=True):
@@ -33,18 +33,18 @@ def slopes(rows: Sequence[Row], size: str) -> list[Row]:
 
     rows: of `sizes`, with their rule and size, a column such as "width"; each rule's with a base.
     """
-    found = []
-    for (rule,), own in results.group(rows, "rule").items():
-        scales = dict(sorted(results.group(own, size).items()))
+    slope_rows = []
+    for (rule,), members in results.group(rows, "rule").items():
+        scales = dict(sorted(results.group(members, size).items()))
         seeds = [
             [_series(seed) for seed in results.group(cell, "seed").values()]
             for cell in scales.values()
         ]
         late = coordinates.furthest(coordinates.slopes([scale for (scale,) in scales], seeds))
-        found += [
+        slope_rows += [
             {"rule": rule, "activation": name, "slope": slope} for name, slope in late.items()
         ]
-    return found
+    return slope_rows
 
 
 def numbers(found: Sequence[Row]) -> dict[str, float]:
@@ -55,8 +55,8 @@ def numbers(found: Sequence[Row]) -> dict[str, float]:
 def table(found: Sequence[Row]) -> str:
     """`slopes` as markdown, rules side by side."""
     lines = []
-    for (name,), own in results.group(found, "activation").items():
-        lines.append({"": name, **{row["rule"]: f"{row['slope']:+.2f}" for row in own}})
+    for (name,), members in results.group(found, "activation").items():
+        lines.append({"": name, **{row["rule"]: f"{row['slope']:+.2f}" for row in members}})
     return results.table(lines)
 
 
@@ -71,6 +71,6 @@ def about(size: str) -> str:
 def _series(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """activation -> its size by step."""
     return {
-        name: np.array([row["size"] for row in sorted(own, key=lambda row: row["step"])])
-        for (name,), own in results.group(rows, "activation").items()
+        name: np.array([row["size"] for row in sorted(members, key=lambda row: row["step"])])
+        for (name,), members in results.group(rows, "activation").items()
     }

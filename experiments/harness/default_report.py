@@ -63,12 +63,12 @@ def report(runs: Sequence[Finished], out: Path, sweep: str) -> str:
         for score in _columns(members)
     }
     results.write_summary(out, numbers)
-    told = [dict(zip(settings, values, strict=True)) for values in arms]
-    lines = [line | _line(members) for line, members in zip(told, arms.values(), strict=True)]
+    arm_labels = [dict(zip(settings, values, strict=True)) for values in arms]
+    lines = [line | _line(members) for line, members in zip(arm_labels, arms.values(), strict=True)]
     texts = [results.table(lines)]
     if said := intervals.said(map(len, arms.values())):
         texts.append(said)
-        texts += _differences(told, list(arms.values()), next(iter(names.values())))
+        texts += _differences(arm_labels, list(arms.values()), next(iter(names.values())))
     texts += [_best(seeded, label, settings, out, sweep) for label in settings]
     points = [
         {"setting": names[tuple(run.labels.get(label) for label in settings)], "split": split}
@@ -98,18 +98,18 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 
 def _line(members: Sequence[Row]) -> Row:
     """What the table says of an arm."""
-    found = [row["status"] for row in members]
-    status = [f"{found.count(status)} {status}" for status in dict.fromkeys(found)]
+    statuses = [row["status"] for row in members]
+    status = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]
     means = {
         score: results.interval(row.get(score) for row in members) for score in _columns(members)
     }
     return {"runs": ", ".join(status)} | means
 
 
-def _differences(told: Sequence[Row], arms: Sequence[Sequence[Row]], first: str) -> list[str]:
+def _differences(labels: Sequence[Row], arms: Sequence[Sequence[Row]], first: str) -> list[str]:
     """What each arm has less than the first, in pairs of equal seeds."""
     lines = []
-    for line, members in zip(told[1:], arms[1:], strict=True):
+    for line, members in zip(labels[1:], arms[1:], strict=True):
         less = {
             score: intervals.less(_by_seeds(members, score), _by_seeds(arms[0], score))
             for score in _columns([*arms[0], *members])
@@ -140,10 +140,10 @@ def _best(rows: Sequence[Row], label: str, settings: Sequence[str], out: Path, s
         return ""
     score, others = scored[-1], [name for name in settings if name != label]
     arms = results.group(rows, *others)
-    told = [dict(zip(others, values, strict=True)) for values in arms]
-    names = [name or sweep for name in short_names(told)]
+    arm_labels = [dict(zip(others, values, strict=True)) for values in arms]
+    names = [name or sweep for name in short_names(arm_labels)]
     lines, points = [], []
-    for line, name, members in zip(told, names, arms.values(), strict=True):
+    for line, name, members in zip(arm_labels, names, arms.values(), strict=True):
         lines.append(line | _optimum(members, label, score))
         points += [{label: row[label], "setting": name, "loss": row.get(score)} for row in members]
     figure = figures.lines(
@@ -167,20 +167,20 @@ def _is_positive(value: Any) -> bool:
 def _optimum(members: Sequence[Row], label: str, score: str) -> Row:
     """The best value of a label, and the least loss, over the seeds of an arm."""
     grids = [
-        {row[label]: row.get(score) for row in own}
-        for own in results.group(members, _PAIR).values()
-        if any(row.get(score) is not None for row in own)
+        {row[label]: row.get(score) for row in rows}
+        for rows in results.group(members, _PAIR).values()
+        if any(row.get(score) is not None for row in rows)
     ]
     if not grids:
         return {f"best {label}": "", f"least {score}": "", "n": 0}
-    found = [rates.optimum(grid) for grid in grids]
-    log = intervals.mean([each.log2_rate for each in found])
+    optima = [rates.optimum(grid) for grid in grids]
+    log = intervals.mean([each.log2_rate for each in optima])
     text = f"{2**log.value:.3g}"
     if math.isfinite(half := log.half_width):
         text += f" ({2 ** (log.value - half):.2g} to {2 ** (log.value + half):.2g})"
-    text += " (end of the grid)" * (not all(each.inside for each in found))
-    least = results.interval(each.loss for each in found)
-    return {f"best {label}": text, f"least {score}": least, "n": len(found)}
+    text += " (end of the grid)" * (not all(each.inside for each in optima))
+    least = results.interval(each.loss for each in optima)
+    return {f"best {label}": text, f"least {score}": least, "n": len(optima)}
 
 
 def _curves(points: Sequence[Row], out: Path, sweep: str) -> str:

@@ -39,9 +39,9 @@ def lines(
     """
     rows = list(rows)
     names = list(group(rows, by))
-    shown = group(rows, panel) if panel else {("",): rows}
-    figure, axes = panels(1, len(shown), sharey=True)
-    for ax, ((value,), part) in zip(axes, shown.items(), strict=True):
+    parts = group(rows, panel) if panel else {("",): rows}
+    figure, axes = panels(1, len(parts), sharey=True)
+    for ax, ((value,), part) in zip(axes, parts.items(), strict=True):
         for (name,), members in group(part, by).items():
             _line(ax, members, x, y, style(name, [each for (each,) in names]))
         ax.set(xlabel=xlabel, xscale=xscale, yscale=yscale)
@@ -113,17 +113,17 @@ def statuses(
     some stayed on a plateau. status: the column that holds "finished", "plateaued", "diverged".
     """
     rows = list(rows)
-    shown = group(rows, panel) if panel else {("",): rows}
+    parts = group(rows, panel) if panel else {("",): rows}
     columns, levels = (sorted({row[name] for row in rows}) for name in (x, y))
-    figure, axes = panels(1, len(shown), sharey=True)
-    for ax, ((value,), part) in zip(axes, shown.items(), strict=True):
+    figure, axes = panels(1, len(parts), sharey=True)
+    for ax, ((value,), part) in zip(axes, parts.items(), strict=True):
         trained = np.full((len(levels), len(columns)), math.nan)
         for (at_x, at_y), cell in group(part, x, y).items():
             column, level = columns.index(at_x), levels.index(at_y)
-            found = [row[status] for row in cell]
-            trained[level, column] = share = found.count("finished") / len(found)
-            text = f"{found.count('finished')}/{len(found)}"
-            text += " x" * ("diverged" in found) + " -" * ("plateaued" in found)
+            outcomes = [row[status] for row in cell]
+            trained[level, column] = share = outcomes.count("finished") / len(outcomes)
+            text = f"{outcomes.count('finished')}/{len(outcomes)}"
+            text += " x" * ("diverged" in outcomes) + " -" * ("plateaued" in outcomes)
             color = "white" if share > 0.7 else "black"
             ax.text(column, level, text, ha="center", va="center", color=color, fontsize=8)
         ax.imshow(trained, cmap="Blues", vmin=0, vmax=1.2, aspect="auto", origin="lower")
@@ -150,8 +150,8 @@ def _lower(matrix: np.ndarray) -> np.ndarray:
 
 def _line(ax: Axes, rows: Sequence[Row], x: str, y: str, looks: Mapping[str, Any]) -> None:
     """Of two seeds Student's interval is nine deviations wide: the axis is not stretched for it."""
-    found = {at: mean([row[y] for row in here]) for (at,), here in group(rows, x).items()}
-    xs, points = zip(*sorted(found.items()), strict=True)
+    means = {at: mean([row[y] for row in here]) for (at,), here in group(rows, x).items()}
+    xs, points = zip(*sorted(means.items()), strict=True)
     values = np.array([each.value for each in points])
     half = np.array([each.half_width for each in points])
     ax.plot(xs, values, markevery=max(1, len(xs) // 10), **looks)

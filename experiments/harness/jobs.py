@@ -73,12 +73,12 @@ class Job:
             place = trunk if run.fork_step is None else trunk / CHECKPOINTS / str(run.fork_step)
             train.append(f"--config.checkpoint.fork_from={_written(str(place))}")
         measure = [*python, "experiments.harness.measure", f"--folder={self.folder}", workdir]
-        left = []
+        commands = []
         if run.train and not results.is_trained(run, self.workdir):
-            left.append(train)
-        if run.measure is not None and (left or not results.is_measured(run, self.workdir)):
-            left.append(measure)
-        return left
+            commands.append(train)
+        if run.measure is not None and (commands or not results.is_measured(run, self.workdir)):
+            commands.append(measure)
+        return commands
 
     def end_of_log(self) -> str:
         """The last lines that its last command wrote, and where there are more."""
@@ -130,9 +130,9 @@ class Order:
 
 def ready(jobs: Sequence[Job]) -> list[Job]:
     """Those with something left to do, but for forks of runs that are not done."""
-    left = {job.id: job for job in jobs if job.commands()}
-    trunks = {id: job.runs[0].fork_from for id, job in left.items()}
-    return [left[id] for id, trunk in trunks.items() if trunk is None or trunk.id not in left]
+    by_id = {job.id: job for job in jobs if job.commands()}
+    trunks = {id: job.runs[0].fork_from for id, job in by_id.items()}
+    return [by_id[id] for id, trunk in trunks.items() if trunk is None or trunk.id not in by_id]
 
 
 def wait(

@@ -65,8 +65,8 @@ def random_sign_step(
         name = family.parameter_name(path)
         if not is_kernel(roles[name]):
             return leaf
-        own = jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
-        return leaf + size * jax.random.rademacher(own, leaf.shape, leaf.dtype)
+        kernel_key = jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
+        return leaf + size * jax.random.rademacher(kernel_key, leaf.shape, leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(moved, params)
 
@@ -117,8 +117,8 @@ def random_batch(key: Key[Array, ""], vocab_size: int, rows: int, length: int) -
     """
     size = (rows, length)
     batch = {}
-    for side, own in zip(("inputs", "targets"), jax.random.split(key), strict=True):
-        batch[side] = jax.random.randint(own, size, 1, vocab_size)
+    for side, side_key in zip(("inputs", "targets"), jax.random.split(key), strict=True):
+        batch[side] = jax.random.randint(side_key, size, 1, vocab_size)
         batch[f"{side}_segment_ids"] = jnp.ones(size, jnp.int32)
         batch[f"{side}_positions"] = jnp.broadcast_to(jnp.arange(length)[None], size)
     return batch

@@ -23,14 +23,14 @@ def look(run: Run, params: Params, batch: Batch) -> dict[str, Float[Array, "L"]]
     angle: between the stream before it and after, over pi, the mean over tokens (Gromov et al.
       2024, 2403.17887, equation 4).
     """
-    seen = observed.observe(run.model, params, batch)[1]["decoder"]
-    kinds = _kinds(seen)
-    branches = observed.branch_variance(seen).reshape(-1, kinds)
+    activations = observed.observe(run.model, params, batch)[1]["decoder"]
+    kinds = _kinds(activations)
+    branches = observed.branch_variance(activations).reshape(-1, kinds)
     return {
-        "stream": observed.variances(seen.outputs, seen.real)[kinds - 1 :: kinds],
+        "stream": observed.variances(activations.outputs, activations.real)[kinds - 1 :: kinds],
         "branch": jnp.sum(branches, axis=1),
-        "similarity": observed.token_similarity(seen)[kinds - 1 :: kinds],
-        "angle": jnp.mean(_angles(seen), axis=(1, 2), where=seen.real),
+        "similarity": observed.token_similarity(activations)[kinds - 1 :: kinds],
+        "angle": jnp.mean(_angles(activations), axis=(1, 2), where=activations.real),
     }
 
 
@@ -49,14 +49,14 @@ def losses_without(run: Run, params: Params, batch: Batch) -> Float[Array, "L"]:
     the constants of all other layers stay, which a model of fewer layers would have changed.
     """
     _, stacks = observed.observe(run.model, params, batch)
-    seen = stacks["decoder"]
-    kinds = _kinds(seen)
-    back = seen.inputs[::kinds] - seen.outputs[kinds - 1 :: kinds]
+    activations = stacks["decoder"]
+    kinds = _kinds(activations)
+    back = activations.inputs[::kinds] - activations.outputs[kinds - 1 :: kinds]
     none = observed.no_perturbations(run.model, params, batch)
 
     def loss(layer: Any) -> Float[Array, ""]:
-        own = jnp.zeros_like(back).at[layer].set(back[layer])
-        last = none["decoder"] | {"feed_forward_residual": {"output": own}}
+        perturbation = jnp.zeros_like(back).at[layer].set(back[layer])
+        last = none["decoder"] | {"feed_forward_residual": {"output": perturbation}}
         variables = {"params": params, "perturbations": none | {"decoder": last}}
         outputs = run.model.apply(variables, batch, deterministic=True, method="outputs")
         loss_sum, weight, _ = run.loss(outputs, batch)
@@ -66,14 +66,14 @@ def losses_without(run: Run, params: Params, batch: Batch) -> Float[Array, "L"]:
     return jax.lax.map(loss, jnp.arange(len(back))) - whole
 
 
-def _kinds(seen: Observed) -> int:
+def _kinds(activations: Observed) -> int:
     """Sublayers of a layer."""
-    return len(seen.weights) + 1
+    return len(activations.weights) + 1
 
 
-def _angles(seen: Observed) -> Float[Array, "L B T"]:
-    kinds = _kinds(seen)
-    before, after = seen.inputs[::kinds], seen.outputs[kinds - 1 :: kinds]
+def _angles(activations: Observed) -> Float[Array, "L B T"]:
+    kinds = _kinds(activations)
+    before, after = activations.inputs[::kinds], activations.outputs[kinds - 1 :: kinds]
     norms = jnp.linalg.norm(before, axis=-1) * jnp.linalg.norm(after, axis=-1)
     cosines = jnp.sum(before * after, axis=-1) / jnp.maximum(norms, 1e-30)
     return jnp.arccos(jnp.clip(cosines, -1, 1)) / jnp.pi

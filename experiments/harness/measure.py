@@ -34,23 +34,23 @@ def main() -> None:
     parser.add_argument("--workdir", type=Path, required=True)
     arguments = parser.parse_args()
     lock(arguments.workdir)
-    asked = json.loads((arguments.workdir / "run.json").read_text("utf-8"))
+    record = json.loads((arguments.workdir / "run.json").read_text("utf-8"))
     names = ("config", "overrides", "train", "measure")
-    run = Run(labels=asked["labels"][0], **{name: asked[name] for name in names})
+    run = Run(labels=record["labels"][0], **{name: record[name] for name in names})
     config = run.resolved
     measure = part(arguments.folder, "measure").measure
     compiled.keep(config.data.cache_dir)
 
     started = time.monotonic()
-    rows = [_plain(row) for row in measure(config, arguments.workdir, **asked["measure"])]
-    found = {
+    rows = [_plain(row) for row in measure(config, arguments.workdir, **record["measure"])]
+    measurements = {
         "rows": rows,
         "config": run.measured,
         "seconds": round(time.monotonic() - started, 3),
         "device_kind": jax.devices()[0].device_kind,
         "versions": versions(),
     }
-    text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(measurements, indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(arguments.workdir / "measurements.json", text + "\n")
 
 

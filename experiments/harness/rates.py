@@ -101,8 +101,8 @@ def schedule(peak: float, steps: int, warm_up: int, shape: str) -> Callable[[int
 
     def at(step: int) -> float:
         ends = shape == "linear" and steps > warm_up
-        left = (steps - step) / (steps - warm_up) if ends else 1.0
-        return peak * min(1.0, step / warm_up, left)
+        decay = (steps - step) / (steps - warm_up) if ends else 1.0
+        return peak * min(1.0, step / warm_up, decay)
 
     return at
 
@@ -117,24 +117,24 @@ def chosen(rows: Iterable[Row]) -> str:
 def at_edge(rows: Iterable[Row]) -> bool:
     """Whether the best rate of a search, as of `searched`, is its least or its largest one."""
     searched, fresh = (
-        {row["learning_rate"] for row in own}
-        for own in ([row for row in rows if row["kind"] == kind] for kind in ("search", "fresh"))
+        {row["learning_rate"] for row in cell}
+        for cell in ([row for row in rows if row["kind"] == kind] for kind in ("search", "fresh"))
     )
     return bool(fresh & {min(searched), max(searched)})
 
 
 def optima(rows: Iterable[Row]) -> dict[int, Optimum]:
     """The optimum of each seed, but those of which nothing `trains`."""
-    seeds = {seed: own for (seed,), own in group(rows, "seed").items()}
-    return {seed: optimum(grid(own)) for seed, own in seeds.items() if any(map(trains, own))}
+    seeds = {seed: cell for (seed,), cell in group(rows, "seed").items()}
+    return {seed: optimum(grid(cell)) for seed, cell in seeds.items() if any(map(trains, cell))}
 
 
 def best_rate(rows: Sequence[Row]) -> float | None:
     """The learning rate of the grid with the least mean loss over seeds; None where there is none
     at which all seeds have a loss."""
     means = {
-        rate: float(np.mean([_number(row["loss"]) for row in own]))
-        for (rate,), own in group(rows, "learning_rate").items()
+        rate: float(np.mean([_number(row["loss"]) for row in cell]))
+        for (rate,), cell in group(rows, "learning_rate").items()
     }
     finite = {rate: mean for rate, mean in means.items() if math.isfinite(mean)}
     return min(finite, key=finite.__getitem__, default=None)
@@ -148,8 +148,8 @@ def penalty(rows: Sequence[Row], rate: float) -> float | None:
     Raises:
       ValueError: the grid has no such rate.
     """
-    if rate not in (found := {row["learning_rate"] for row in rows}):
-        raise ValueError(f"the learning rate {rate:g} was not run, but {sorted(found)}")
+    if rate not in (rates := {row["learning_rate"] for row in rows}):
+        raise ValueError(f"the learning rate {rate:g} was not run, but {sorted(rates)}")
     best = best_rate(rows)
     if best is None:
         return None

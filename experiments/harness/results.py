@@ -127,8 +127,8 @@ def is_trained(run: Run, workdir: Path) -> bool:
 
 def is_measured(run: Run, workdir: Path) -> bool:
     """Whether measurements are there, and of this config; older ones do not name theirs."""
-    found = read_json(workdir / "measurements.json")
-    return "rows" in found and found.get("config", run.measured) == run.measured
+    record = read_json(workdir / "measurements.json")
+    return "rows" in record and record.get("config", run.measured) == run.measured
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -201,9 +201,9 @@ def median_interval(values: Iterable[float | None], form: str = ".3g") -> str:
     known = list(values)
     if None in known:
         return ""
-    found = spread(known)
-    text = f"{found.median:{form}}"
-    return text if found.low is None else f"{text} ({found.low:{form}} to {found.high:{form}})"
+    bounds = spread(known)
+    text = f"{bounds.median:{form}}"
+    return text if bounds.low is None else f"{text} ({bounds.low:{form}} to {bounds.high:{form}})"
 
 
 def paired_differences(
@@ -219,14 +219,14 @@ def paired_differences(
     column, *sides = between
     values: list[dict[tuple, float]] = [{}, {}]
     for row in rows:
-        for side, found in zip(sides, values, strict=True):
+        for side, by_key in zip(sides, values, strict=True):
             if row[column] != side:
                 continue
             key = tuple(row[name] for name in on)
-            if key in found:
+            if key in by_key:
                 names = ", ".join(on)
                 raise ValueError(f"two rows of {column}={side!r} are alike in {names}: {key}")
-            found[key] = row[value]
+            by_key[key] = row[value]
     first, second = values
     if alone := first.keys() ^ second.keys():
         raise ValueError(f"rows without a partner in {column}: {sorted(alone, key=str)}")
@@ -307,8 +307,8 @@ def analysis_of_variance(groups: Iterable[ArrayLike]) -> float:
 
 def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
     """Spearman's rho."""
-    found: Any = stats.spearmanr(x, y)
-    return float(found.statistic)
+    correlation: Any = stats.spearmanr(x, y)
+    return float(correlation.statistic)
 
 
 def common_slope(groups: Iterable[tuple[ArrayLike, ArrayLike]]) -> Estimate:
@@ -371,13 +371,13 @@ def provenance(runs: Sequence[Finished]) -> str:
     seconds, facts = 0.0, {"device": set(), "jax": set(), "date": set()}
     for run in by_workdir:
         seconds += run.results.get("time/wall_seconds", 0.0) + run.measured_on.get("seconds", 0.0)
-        made = {**run.results, **run.measured_on}
-        device = made.get("device_kind", "unknown device")
+        results = {**run.results, **run.measured_on}
+        device = results.get("device_kind", "unknown device")
         machine = run.record.get("machine", "")
         facts["device"].add(
             ", ".join(filter(None, [machine, device * (device != "cpu")])) or device
         )
-        facts["jax"].add(made.get("versions", {}).get("jax", "unknown"))
+        facts["jax"].add(results.get("versions", {}).get("jax", "unknown"))
         facts["date"].add(run.record.get("date", ""))
     dates = sorted(facts["date"] - {""}) or ["at an unknown date"]
     count = len(by_workdir)

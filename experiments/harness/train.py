@@ -31,7 +31,7 @@ from transformer_jax.runs import workdir as work
 
 def serve() -> int:
     """Trains the runs of standard input; returns the exit status of the process."""
-    asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     _redirect(Path(os.devnull), 0, os.O_RDONLY)
     main.log_plainly()
     try:
@@ -40,7 +40,7 @@ def serve() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     gc.freeze()
-    for line in asked:
+    for line in requests:
         run = json.loads(line)
         status = _train(run["words"], Path(run["workdir"]))
         with contextlib.suppress(BrokenPipeError):  # the sweep was killed, and asks no more

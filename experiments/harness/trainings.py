@@ -46,13 +46,13 @@ class Trainings:
 
         @functools.partial(jax.jit, donate_argnums=0)
         def step(state: State, batch: Batch, learning_rate: Any) -> tuple[State, Metrics]:
-            own = dataclasses.replace(run.optimizer, learning_rate=learning_rate)
-            schedule = make_schedule(own)
+            optimizer_settings = dataclasses.replace(run.optimizer, learning_rate=learning_rate)
+            schedule = make_schedule(optimizer_settings)
             train_step = TrainStep(
                 settings=dataclasses.replace(run.train, log_every=1),
                 loss=run.loss,
                 apply=run.outputs,
-                optimizer=make_optimizer(own, schedule, lambda: run.roles),
+                optimizer=make_optimizer(optimizer_settings, schedule, lambda: run.roles),
                 schedule=schedule,
                 average=run.average,
             )
@@ -107,9 +107,9 @@ class Trainings:
 
     def loss(self, learning_rate: float | Callable[[int], float], seed: int) -> float:
         """The validation loss after the last step; NaN where training diverged."""
-        for made in self.steps(learning_rate, seed):
-            if made.step == self.run.train.steps:
-                return self.validation_loss(made.state.evaluated)
+        for update in self.steps(learning_rate, seed):
+            if update.step == self.run.train.steps:
+                return self.validation_loss(update.state.evaluated)
         return math.nan
 
     @functools.cached_property
@@ -120,7 +120,7 @@ class Trainings:
         self,
         learning_rate: float,
         seed: int,
-        watch: Callable[[Made], None] = lambda made: None,
+        watch: Callable[[Made], None] = lambda update: None,
     ) -> dict[str, Any]:
         """One training: its learning_rate and seed, and the validation loss before and after it.
 
@@ -129,10 +129,10 @@ class Trainings:
         """
         row: dict[str, Any] = {"learning_rate": learning_rate, "seed": seed, "loss": math.nan}
         row["unigram_entropy"] = self.run.data.unigram_entropy
-        for made in self.steps(learning_rate, seed):
-            watch(made)
-            if made.step == 0:
-                row["initial"] = self.validation_loss(made.state.evaluated)
-            if made.step == self.run.train.steps:
-                row["loss"] = self.validation_loss(made.state.evaluated)
+        for update in self.steps(learning_rate, seed):
+            watch(update)
+            if update.step == 0:
+                row["initial"] = self.validation_loss(update.state.evaluated)
+            if update.step == self.run.train.steps:
+                row["loss"] = self.validation_loss(update.state.evaluated)
         return row

@@ -26,9 +26,9 @@ def with_base(rows: Sequence[Row], size: str) -> list[Row]:
     base = min(row[size] for row in rows)
     rules = [rule for (rule,) in results.group(rows, "rule")]
     at_base = [row for row in rows if row[size] == base]
-    own = {row["rule"] for row in at_base}
+    base_rules = {row["rule"] for row in at_base}
     first = [row for row in at_base if row["rule"] == rules[0]]
-    lent = [{**row, "rule": rule} for rule in rules if rule not in own for row in first]
+    lent = [{**row, "rule": rule} for rule in rules if rule not in base_rules for row in first]
     return [row for rule in rules for row in [*lent, *rows] if row["rule"] == rule]
 
 
@@ -45,9 +45,9 @@ def shifts(rows: Sequence[Row], size: str) -> list[Row]:
       `rates.penalty`.
     sensitivity: to the learning rates of `WINDOW`, mean over seeds.
     """
-    found = []
-    for (rule,), own in results.group(rows, "rule").items():
-        sizes = dict(sorted(results.group(own, size).items()))
+    shift_rows = []
+    for (rule,), members in results.group(rows, "rule").items():
+        sizes = dict(sorted(results.group(members, size).items()))
         optima = {at: list(rates.optima(cell).values()) for (at,), cell in sizes.items()}
         logs = {at: [each.log2_rate for each in seeds] for at, seeds in optima.items() if seeds}
         deviation = results.pooled_deviation(list(logs.values()))
@@ -61,7 +61,7 @@ def shifts(rows: Sequence[Row], size: str) -> list[Row]:
                     "optimum": float(np.mean(logs[at])),
                     "inside": all(each.inside for each in seeds),
                     "loss": float(np.mean([each.loss for each in seeds])),
-                    "sensitivity": float(np.mean([_sensitivity(own) for own in _seeds(cell)])),
+                    "sensitivity": float(np.mean([_sensitivity(grid) for grid in _seeds(cell)])),
                 }
                 if base in logs:
                     moved = results.difference(logs[at], logs[base], deviation)
@@ -69,8 +69,8 @@ def shifts(rows: Sequence[Row], size: str) -> list[Row]:
                     row["freedom"] = moved.freedom
                 if at_base is not None:
                     row["penalty"] = rates.penalty(cell, at_base)
-            found.append(row)
-    return found
+            shift_rows.append(row)
+    return shift_rows
 
 
 def numbers(found: Sequence[Row], size: str) -> dict[str, float]:
@@ -119,7 +119,7 @@ def _line(row: Row, size: str, base: Any, base_inside: bool) -> Row:
 def _seeds(rows: Sequence[Row]) -> list[list[Row]]:
     """By seed, those of which something trained."""
     seeds = results.group(rows, "seed").values()
-    return [own for own in seeds if any(map(rates.trains, own))]
+    return [cell for cell in seeds if any(map(rates.trains, cell))]
 
 
 def _sensitivity(rows: Sequence[Row]) -> float:

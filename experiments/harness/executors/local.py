@@ -90,8 +90,8 @@ def slots(at_once: int | None) -> list[Slot]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     gpus = _shares(named.split(",") if named else list(map(str, range(count))), at_once)
     return [
-        Slot(share, {"CUDA_VISIBLE_DEVICES": ",".join(own)})
-        for share, own in zip(cores, gpus, strict=True)
+        Slot(share, {"CUDA_VISIBLE_DEVICES": ",".join(ids)})
+        for share, ids in zip(cores, gpus, strict=True)
     ]
 
 
@@ -176,15 +176,15 @@ class _Pool:
         job = self._next(place)
         try:
             self._wait_for_others(job)
-            left, before = job.commands(), []
+            commands, before = job.commands(), []
             # A command that leaves as much to do as there was has failed.
-            while left and left != before and not self._stopping.is_set():
-                self._call(job, left[0], place)
-                left, before = job.commands(), left
+            while commands and commands != before and not self._stopping.is_set():
+                self._call(job, commands[0], place)
+                commands, before = job.commands(), commands
         finally:
             self._free.put(place)
         unfinished = "stopped" if self._stopping.is_set() else "failed"
-        return Ended(job, unfinished if left else "done", time.monotonic() - started)
+        return Ended(job, unfinished if commands else "done", time.monotonic() - started)
 
     def _next(self, place: _Place) -> Job:
         """The first that is left of those whose programs this place has, or else no other place.
@@ -192,11 +192,11 @@ class _Pool:
         Two places that begin with the same program would both compile it.
         """
         with self._picking:
-            own = place.job.programs if place.job else ()
+            programs = place.job.programs if place.job else ()
             others = {name for each in self._places if each.job for name in each.job.programs}
 
             def cost(job: Job) -> list[bool]:
-                unlike = [name not in own for name in job.programs]
+                unlike = [name not in programs for name in job.programs]
                 return [*unlike, *(name in others for name in job.programs)]
 
             place.job = min(self._left, key=cost)
@@ -205,11 +205,11 @@ class _Pool:
 
     def _wait_for_others(self, job: Job) -> None:
         """Waits while another process is at this job, as one whose sweep was killed may be."""
-        told = ""
+        last_holder = ""
         while (holder := _holder(job.workdir)) and not self._stopping.is_set():
-            if holder != told:
+            if holder != last_holder:
                 print(f"in use by {holder}, which is waited for  {job}", flush=True)
-            told = holder
+            last_holder = holder
             self._stopping.wait(_LOOK_SECONDS)
 
     def _call(self, job: Job, command: list[str], place: _Place) -> None:
