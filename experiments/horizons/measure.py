@@ -55,9 +55,9 @@ def measure(
                 def scheduled(step: int, shape=shape, floor=floor, horizon=horizon) -> float:
                     if step < warm_up:
                         return peak(step)
-                    left = SHAPES[shape]((step - warm_up) / (horizon - warm_up))
+                    share = SHAPES[shape]((step - warm_up) / (horizon - warm_up))
                     # Not 0, of which an independent weight decay would be no share.
-                    return rate * max(floor + (1 - floor) * left, 1e-9)
+                    return rate * max(floor + (1 - floor) * share, 1e-9)
 
                 loss = _last_loss(trainings, trainings.steps(scheduled, seed), horizon)
                 rows.append({"horizon": horizon, "arm": f"{shape} to {name}", "loss": loss})
@@ -73,22 +73,22 @@ def _trunk(
         for horizon in horizons
         for share in (_DECAY, _SHORT)
     }
-    kept: dict[int, list[Params]] = {horizon: [] for horizon in horizons}
+    snapshots: dict[int, list[Params]] = {horizon: [] for horizon in horizons}
     begun: list[tuple[Made, int, float]] = []
     rows = []
-    for made in trainings.steps(peak, seed):
-        for horizon, weights in kept.items():
+    for update in trainings.steps(peak, seed):
+        for horizon, weights in snapshots.items():
             every = horizon * _EVERY // 100
-            if (1 - _DECAY) * horizon < made.step <= horizon and made.step % every == 0:
-                weights.append(jax.tree.map(jnp.copy, made.state.params))
-        if made.step in starts:
-            copy = made._replace(state=jax.tree.map(jnp.copy, made.state))
-            begun.append((copy, *starts[made.step]))
-        if made.step in kept:
-            own = kept[made.step]
-            rows.append(_row(made.step, "trunk", trainings.validation_loss(made.state.params)))
-            rows += _averages(trainings, own, made.step, "trunk")
-            own.clear()
+            if (1 - _DECAY) * horizon < update.step <= horizon and update.step % every == 0:
+                weights.append(jax.tree.map(jnp.copy, update.state.params))
+        if update.step in starts:
+            copy = update._replace(state=jax.tree.map(jnp.copy, update.state))
+            begun.append((copy, *starts[update.step]))
+        if update.step in snapshots:
+            models = snapshots[update.step]
+            rows.append(_row(update.step, "trunk", trainings.validation_loss(update.state.params)))
+            rows += _averages(trainings, models, update.step, "trunk")
+            models.clear()
     for start, horizon, share in begun:
         for shape in SHAPES if share == _DECAY else ("line",):
             rows += _branch(trainings, peak, seed, start, horizon, shape)
@@ -111,11 +111,11 @@ def _branch(
 
     name = f"{shape}, {round(100 * length / horizon)} %"
     weights, loss = [], math.nan
-    for made in trainings.steps(decayed, seed, after=start):
-        if made.step > start.step and made.step % (horizon * _EVERY // 100) == 0:
-            weights.append(jax.tree.map(jnp.copy, made.state.params))
-        if made.step == horizon:
-            loss = trainings.validation_loss(made.state.params)
+    for update in trainings.steps(decayed, seed, after=start):
+        if update.step > start.step and update.step % (horizon * _EVERY // 100) == 0:
+            weights.append(jax.tree.map(jnp.copy, update.state.params))
+        if update.step == horizon:
+            loss = trainings.validation_loss(update.state.params)
             break
     rows = [_row(horizon, name, loss)]
     if shape == "line" and math.isfinite(loss):
@@ -129,7 +129,7 @@ def _averages(
     """Losses of means over windows of weights kept every percent, and of moving averages whose
     weights have the same centre of mass."""
     rows = []
-    for window in (own for own in _WINDOWS if own <= len(weights)):
+    for window in (size for size in _WINDOWS if size <= len(weights)):
         share = 2 / (window + 1)
         moving = [(1 - share) ** age for age in range(len(weights))]
         for kind, factors in (("mean", [1.0] * window), ("moving", moving)):
@@ -147,9 +147,9 @@ def _weighted(newest_first: Iterable[Params], factors: Sequence[float]) -> Param
 
 
 def _last_loss(trainings: Trainings, steps: Iterable[Made], horizon: int) -> float:
-    for made in steps:
-        if made.step == horizon:
-            return trainings.validation_loss(made.state.params)
+    for update in steps:
+        if update.step == horizon:
+            return trainings.validation_loss(update.state.params)
     return math.nan
 
 

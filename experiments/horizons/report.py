@@ -44,8 +44,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     )  # fmt: skip
     title = f"Loss at each horizon, each arm at its best rate: {part}"
     text = {"trunk": _trunk_lines, "schedule": _schedule_lines}.get(part, lambda *_: "")(rows, out)
-    shown = [results.table(lines), text, figures.save(figure, out, part, title)]
-    return "\n\n".join(filter(None, shown))
+    texts = [results.table(lines), text, figures.save(figure, out, part, title)]
+    return "\n\n".join(filter(None, texts))
 
 
 def _rows(rows: Iterable[Row], arm: str, horizon: int) -> list[Row]:
@@ -55,7 +55,7 @@ def _rows(rows: Iterable[Row], arm: str, horizon: int) -> list[Row]:
 def _best(rows: Iterable[Row], arm: str, horizon: int) -> list[Row]:
     """The seeds at the rate with the least mean loss."""
     by_rate = results.group(_rows(rows, arm, horizon), "rate")
-    return min(by_rate.values(), key=lambda own: float(np.mean(_losses(own))))
+    return min(by_rate.values(), key=lambda cell: float(np.mean(_losses(cell))))
 
 
 def _losses(rows: Iterable[Row]) -> list[float]:
@@ -79,8 +79,8 @@ def _trunk_lines(rows: Sequence[Row], out: Path) -> str:
         for trunk in _rows(rows, "trunk", horizon)
     ]
     slope = results.common_slope(
-        (np.log2([row["rate"] for row in own]), [row["gain"] for row in own])
-        for own in results.group(gains, "horizon").values()
+        (np.log2([row["rate"] for row in members]), [row["gain"] for row in members])
+        for members in results.group(gains, "horizon").values()
     )
     pairs = [
         _same(rows, "1-sqrt, 20 %", row)["loss"] - row["loss"]
@@ -100,9 +100,9 @@ def _trunk_lines(rows: Sequence[Row], out: Path) -> str:
             ]
             for prefix in ("trunk", _BRANCH)
         )
-        least = min(averages, key=lambda own: float(np.mean(_losses(own))))
+        least = min(averages, key=lambda cell: float(np.mean(_losses(cell))))
         above.append(_less(least, branch).value)
-        moved.append(min(_less(own, branch).value for own in decayed))
+        moved.append(min(_less(cell, branch).value for cell in decayed))
     said = {True: "held", False: "contradicted"}
     results.write_summary(
         out,
@@ -131,11 +131,11 @@ def _trunk_lines(rows: Sequence[Row], out: Path) -> str:
 
 
 def _same(rows: Iterable[Row], arm: str, row: Row) -> Row:
-    own = (row["horizon"], row["rate"], row["seed"])
+    key = (row["horizon"], row["rate"], row["seed"])
     return next(
         each
         for each in rows
-        if each["arm"] == arm and (each["horizon"], each["rate"], each["seed"]) == own
+        if each["arm"] == arm and (each["horizon"], each["rate"], each["seed"]) == key
     )
 
 
@@ -175,10 +175,10 @@ def _schedule_lines(rows: Sequence[Row], out: Path) -> str:
         arm: [_optimum(rows, arm, horizon) for horizon in horizons]
         for arm in ("line to 0", "line to 10 %")
     }
-    shown = "; ".join(
-        f"{arm}: {', '.join(f'{2**x:.2g}' for x in own)}" for arm, own in optima.items()
+    listing = "; ".join(
+        f"{arm}: {', '.join(f'{2**x:.2g}' for x in logs)}" for arm, logs in optima.items()
     )
-    lines.append(f"Best rates, of a parabola through the mean losses, by horizon: {shown}.")
+    lines.append(f"Best rates, of a parabola through the mean losses, by horizon: {listing}.")
     results.write_summary(
         out, differences | {f"floor/{h}": each.value for h, each in floors.items()}
     )
@@ -187,5 +187,5 @@ def _schedule_lines(rows: Sequence[Row], out: Path) -> str:
 
 def _optimum(rows: Sequence[Row], arm: str, horizon: int) -> float:
     groups: Mapping = results.group(_rows(rows, arm, horizon), "rate")
-    means = {rate: float(np.mean(_losses(own))) for (rate,), own in groups.items()}
+    means = {rate: float(np.mean(_losses(cell))) for (rate,), cell in groups.items()}
     return rates.optimum(means).log2_rate

@@ -42,9 +42,11 @@ def schedules(quick: bool) -> list[Run]:
 def independent(quick: bool) -> list[Run]:
     """Lines to 0 and to a tenth for the longest horizon, with a decay that is as strong at all
     rates and steps: what the others have at the peak of the middle rate."""
-    own = {"optimizer.name": "adamw_independent", "optimizer.weight_decay": 0.1 * RATES[1]}
+    changes = {"optimizer.name": "adamw_independent", "optimizer.weight_decay": 0.1 * RATES[1]}
     cells = [(rate, seed) for rate in RATES for seed in range(SEEDS)]
-    return [_run(quick, "independent", *cell, own) for cell in (cells[::SEEDS] if quick else cells)]
+    return [
+        _run(quick, "independent", *cell, changes) for cell in (cells[::SEEDS] if quick else cells)
+    ]
 
 
 SWEEPS = {"trunks": trunks, "schedules": schedules, "independent": independent}
