@@ -48,11 +48,11 @@ def measure(
     for rate, seed in itertools.product(rates, range(seeds)):
         readings: list[dict[str, Any]] = []
         params = None
-        for made in trainings.steps(rate, seed):
-            if made.step >= _FIRST and made.step % _EVERY == 0 or made.step == 0:
-                params = made.state.params
-                readings.append({"step": made.step, **_numbers(jax.device_get(look(params)))})
-                if made.step >= enough and readings[-1]["progress"] > 0.5:
+        for update in trainings.steps(rate, seed):
+            if update.step >= _FIRST and update.step % _EVERY == 0 or update.step == 0:
+                params = update.state.params
+                readings.append({"step": update.step, **_numbers(jax.device_get(look(params)))})
+                if update.step >= enough and readings[-1]["progress"] > 0.5:
                     break
         last = {"learning_rate": rate, "seed": seed}
         rows += [{"kind": "reading", **last, **reading} for reading in readings]
@@ -65,24 +65,24 @@ def measure(
 def _look(run: Any, params: Params, batch: Batch) -> dict[str, Any]:
     """Losses of tokens, and the scores of all heads, on a batch."""
     outputs, stacks = observed.observe(run.model, params, batch)
-    seen, tokens = stacks["decoder"], heads.read_tokens(batch, "decoder")
-    stream = observed.variances(seen.inputs, seen.real)
+    activations, tokens = stacks["decoder"], heads.read_tokens(batch, "decoder")
+    stream = observed.variances(activations.inputs, activations.real)
     return {
         "losses": of_tokens(outputs, batch, run.loss),
         "words": batch["targets"],
-        "prefix": heads.prefix_match(seen, tokens),
-        "previous": heads.previous_token(seen),
-        "branch": jnp.sqrt(jnp.max(observed.branch_variance(seen) / stream)),
+        "prefix": heads.prefix_match(activations, tokens),
+        "previous": heads.previous_token(activations),
+        "branch": jnp.sqrt(jnp.max(observed.branch_variance(activations) / stream)),
     }
 
 
-def _numbers(shown: dict[str, Any]) -> dict[str, float]:
+def _numbers(arrays: dict[str, Any]) -> dict[str, float]:
     """What a reading is about, of `_look`'s."""
     return {
-        "progress": progress(shown["losses"], shown["words"]),
-        "prefix": float(np.max(shown["prefix"])),
-        "previous": float(np.max(shown["previous"])),
-        "branch": float(shown["branch"]),
+        "progress": progress(arrays["losses"], arrays["words"]),
+        "prefix": float(np.max(arrays["prefix"])),
+        "previous": float(np.max(arrays["previous"])),
+        "branch": float(arrays["branch"]),
     }
 
 
@@ -115,14 +115,14 @@ def _ablated(look: Any, params: Params, seed: int) -> dict[str, Any]:
     matching = [tuple(map(int, head)) for head in np.argwhere(scores > _MATCHES)]
     others = [tuple(map(int, head)) for head in np.argwhere(scores <= _MATCHES)]
     count = min(len(matching), len(others))
-    drawn = np.random.default_rng(seed).permutation(len(others))[:count]
-    left_out = {"without": matching, "control": [others[number] for number in drawn]}
+    indices = np.random.default_rng(seed).permutation(len(others))[:count]
+    left_out = {"without": matching, "control": [others[number] for number in indices]}
     changed = {
-        name: without_heads(params, "decoder", "self_attention", chosen)
-        for name, chosen in left_out.items()
+        name: without_heads(params, "decoder", "self_attention", subset)
+        for name, subset in left_out.items()
     }
-    numbers = {name: _numbers(jax.device_get(look(own))) for name, own in changed.items()}
+    numbers = {name: _numbers(jax.device_get(look(tree))) for name, tree in changed.items()}
     return {
         "matching_heads": len(matching),
-        **{name: own["progress"] for name, own in numbers.items()},
+        **{name: reading["progress"] for name, reading in numbers.items()},
     }

@@ -18,8 +18,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     part = rows[0]["part"]
     trainings = [row for row in rows if row["kind"] == "training"]
     results.write_csv(out / f"{part}.csv", trainings)
-    best = {arm: _best(own) for (arm,), own in results.group(trainings, "arm").items()}
-    table = results.table([_line(arm, own) for arm, own in best.items()])
+    best = {arm: _best(members) for (arm,), members in results.group(trainings, "arm").items()}
+    table = results.table([_line(arm, members) for arm, members in best.items()])
     lines, numbers = _VERDICTS.get(part, _no_line)(best, trainings)
     results.write_summary(out, {f"{part}/{name}": value for name, value in numbers.items()})
     figure = figures.lines(
@@ -37,8 +37,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
 def _best(rows: Sequence[Row]) -> list[Row]:
     """Those at the rate at which most are solved, and of such rates that with the least t*."""
 
-    def rank(own: Sequence[Row]) -> tuple[int, float]:
-        solved = [row["at_50"] for row in own if row["at_50"] is not None]
+    def rank(members: Sequence[Row]) -> tuple[int, float]:
+        solved = [row["at_50"] for row in members if row["at_50"] is not None]
         return -len(solved), float(np.mean(np.log2(solved))) if solved else math.inf
 
     return min(results.group(rows, "learning_rate").values(), key=rank)
@@ -132,12 +132,12 @@ def _schemes(best: Mapping[str, list[Row]], trainings: Sequence[Row]) -> _Said:
         arm: np.log2([row["at_50"] for row in rows if row["at_50"] is not None])
         for arm, rows in best.items()
     }
-    groups = [own for own in times.values() if len(own) > 1]
+    groups = [group for group in times.values() if len(group) > 1]
     missing = [arm for arm, rows in best.items() if any(row["at_50"] is None for row in rows)]
     if len(groups) < 2:
         return "Fewer than two schemes are solved by two seeds.", {}
     deviation = results.pooled_deviation(groups).value
-    spread = float(np.std([np.mean(own) for own in groups], ddof=1))
+    spread = float(np.std([np.mean(group) for group in groups], ddof=1))
     p = results.analysis_of_variance(groups)
     held = spread > 2 * deviation and p < 0.01
     verdict = "held" if held else "contradicted" if p > 0.1 else "undecided"
@@ -153,14 +153,14 @@ def _schemes(best: Mapping[str, list[Row]], trainings: Sequence[Row]) -> _Said:
 def _draws(best: Mapping[str, list[Row]], trainings: Sequence[Row]) -> _Said:
     small = [row for row in trainings if row["arm"] == "normal"]
     by_rate = {
-        rate: sum(row["at_50"] is not None for row in own)
-        for (rate,), own in results.group(small, "learning_rate").items()
+        rate: sum(row["at_50"] is not None for row in members)
+        for (rate,), members in results.group(small, "learning_rate").items()
     }
     xavier = sum(row["at_50"] is not None for row in best["xavier"])
     fails = all(count <= 1 for count in by_rate.values()) and xavier >= 2
     verdict = "held" if fails else "contradicted" if max(by_rate.values()) >= 2 else "undecided"
-    seen = ", ".join(f"{count} of 3 at {rate:g}" for rate, count in by_rate.items())
-    text = f"*Draws decide whether*: **{verdict}**; with deviation 0.02 solved are {seen}."
+    counts = ", ".join(f"{count} of 3 at {rate:g}" for rate, count in by_rate.items())
+    text = f"*Draws decide whether*: **{verdict}**; with deviation 0.02 solved are {counts}."
     return text, {f"normal/{rate:g}": count for rate, count in by_rate.items()}
 
 
