@@ -34,9 +34,9 @@ def measure(
         model = run.model.clone(config=dataclasses.replace(run.model.config, **changes))
         one = functools.partial(_norms, run, model, stack)
         norms = jax.jit(functools.partial(jax.lax.map, one), compiler_options=lab.QUICKLY)(keys)
-        found = jax.device_get(norms)
+        metrics = jax.device_get(norms)
         for draw in range(draws):
-            numbers = {name: float(values[draw]) for name, values in found.items()}
+            numbers = {name: float(values[draw]) for name, values in metrics.items()}
             rows.append({"layers": count, "draw": draw, **numbers})
     return rows
 

@@ -19,14 +19,14 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     rows = results.rows(runs)
     results.write_csv(out / "norms.csv", rows)
     lines, numbers = [], {}
-    for (architecture, scheme), own in results.group(rows, "architecture", "scheme").items():
+    for (architecture, scheme), members in results.group(rows, "architecture", "scheme").items():
         line = {"architecture": architecture, "scheme": figures.title(scheme)}
-        for (layers,), cell in results.group(own, "layers").items():
+        for (layers,), cell in results.group(members, "layers").items():
             line[f"{layers} layers"] = results.median(row["down"] for row in cell)
-        slopes = {matrix: slope(own, matrix) for matrix in ("down", "up")}
-        for matrix, found in slopes.items():
+        slopes = {matrix: slope(members, matrix) for matrix in ("down", "up")}
+        for matrix, estimate in slopes.items():
             at = f"slope/{architecture}/{scheme}/{matrix}"
-            numbers |= {at: found.value, f"{at}/half_width": found.half_width}
+            numbers |= {at: estimate.value, f"{at}/half_width": estimate.half_width}
         line["foretold"] = f"{FORETOLD[scheme]:g}"
         line["slope"] = f"{slopes['down']:+}"
         line["verdict"] = verdict(slopes["down"], FORETOLD[scheme])
@@ -60,8 +60,8 @@ def slope(rows: Sequence[Row], matrix: str) -> Estimate:
     draws = results.group(rows, "draw").values()
     return intervals.mean(
         [
-            results.log_log_slope([row["layers"] for row in own], [row[matrix] for row in own])
-            for own in draws
+            results.log_log_slope([row["layers"] for row in draw], [row[matrix] for row in draw])
+            for draw in draws
         ]
     )
 
