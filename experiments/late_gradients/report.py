@@ -23,7 +23,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     rows = [{**run.labels, **_measured(run)} for run in runs]
     results.write_csv(out / "line.csv", rows)
     arms = results.group(rows, "scheme", "schedule", "decay", "power")
-    table = results.table([_line(key, own) for key, own in arms.items()])
+    table = results.table([_line(key, members) for key, members in arms.items()])
     text, numbers = _lines(rows)
     results.write_summary(out, numbers)
     curves = [
@@ -58,11 +58,11 @@ def _measured(run: Finished) -> Row:
     at, weights, gradients = _kernels(run)
     logged, rates = (np.array(x, np.float64) for x in run.series("train/learning_rate"))
     rate = np.interp(at, logged, rates)
-    chosen = (at > 0.2 * last) & (rate > 0.1 * rate.max())
+    mask = (at > 0.2 * last) & (rate > 0.1 * rate.max())
     slope = math.nan
-    if np.ptp(rate[chosen]) > 0:
-        ratios = np.log(gradients[chosen] / weights[chosen])
-        slope = float(np.mean(np.polyfit(np.log(rate[chosen]), ratios, 1)[0]))
+    if np.ptp(rate[mask]) > 0:
+        ratios = np.log(gradients[mask] / weights[mask])
+        slope = float(np.mean(np.polyfit(np.log(rate[mask]), ratios, 1)[0]))
     return {"growth": float(growth), "slope": slope, "loss": run.results.get("validation/loss")}
 
 
@@ -71,7 +71,7 @@ def _kernels(run: Finished, other: str = "gradient_norm") -> tuple[np.ndarray, .
     arrays = []
     for probe in ("weight_norm", other):
         values = [run.series(f"{probe}/decoder/{kernel}")[1] for kernel in _KERNELS]
-        arrays.append(np.concatenate([np.array(own, np.float64) for own in values], axis=1))
+        arrays.append(np.concatenate([np.array(norms, np.float64) for norms in values], axis=1))
     return np.array(run.series(f"weight_norm/decoder/{_KERNELS[0]}")[0]), *arrays
 
 
@@ -120,12 +120,12 @@ def _lines(rows: Sequence[Row]) -> tuple[str, dict[str, float]]:
         ]
         for power in (1, 2)
     }
-    means = {power: float(np.mean(own)) if own else math.nan for power, own in slopes.items()}
+    means = {power: float(np.mean(group)) if group else math.nan for power, group in slopes.items()}
     sloped = abs(means[1] + 0.5) <= _SLOPE and abs(means[2]) <= _SLOPE
     best = {
         power: min(
-            np.mean([row["loss"] for row in own])
-            for (decay,), own in results.group(
+            np.mean([row["loss"] for row in cell])
+            for (decay,), cell in results.group(
                 [
                     row
                     for row in rows
@@ -178,16 +178,16 @@ def _equilibrium(runs: Sequence[Finished], out: Path) -> str:
         rest = at >= 2 / (2 * RATE * EQUILIBRIUM_DECAY)
         layers = angles.shape[1] // len(_KERNELS)
         for number, kernel in enumerate(_KERNELS):
-            own = angles[:, number * layers : (number + 1) * layers]
-            rows.append({**run.labels, "kernel": kernel, "ratio": float(np.mean(own[rest]))})
+            ratios = angles[:, number * layers : (number + 1) * layers]
+            rows.append({**run.labels, "kernel": kernel, "ratio": float(np.mean(ratios[rest]))})
             curves += [
                 {"step": int(step), "ratio": float(np.mean(values)), "beta1": f"beta1 {beta1:g}"}
-                for step, values in zip(at, own, strict=True)
+                for step, values in zip(at, ratios, strict=True)
             ]
     results.write_csv(out / "equilibrium.csv", rows)
     numbers = {
-        f"equilibrium/{beta1:g}/{kernel}": float(np.mean([row["ratio"] for row in own]))
-        for (beta1, kernel), own in results.group(rows, "beta1", "kernel").items()
+        f"equilibrium/{beta1:g}/{kernel}": float(np.mean([row["ratio"] for row in members]))
+        for (beta1, kernel), members in results.group(rows, "beta1", "kernel").items()
     }
     results.write_summary(out, numbers)
     held = all(abs(value - 1) <= 0.15 for value in numbers.values())
@@ -196,9 +196,9 @@ def _equilibrium(runs: Sequence[Finished], out: Path) -> str:
             {
                 "beta1": f"{beta1:g}",
                 "kernel": kernel,
-                "angle over the formula": results.interval(row["ratio"] for row in own),
+                "angle over the formula": results.interval(row["ratio"] for row in members),
             }
-            for (beta1, kernel), own in results.group(rows, "beta1", "kernel").items()
+            for (beta1, kernel), members in results.group(rows, "beta1", "kernel").items()
         ]
     )
     figure = figures.lines(
