@@ -53,21 +53,21 @@ def measure(
     in_warm_up = max(1, round(WARM_UP_SHARE * run.optimizer.warmup_steps))
     rows = []
     for rate in learning_rates:
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
 
-        def watch(made: Made, found: dict[str, Any] = found) -> None:
-            found["made"] = made.step
+        def watch(update: Made, metrics: dict[str, Any] = metrics) -> None:
+            metrics["made"] = update.step
             moments = {
-                "warm_up": made.step == in_warm_up,
-                "end": made.step > 0 and made.step % max(1, steps // _LOOKS) == 0,
+                "warm_up": update.step == in_warm_up,
+                "end": update.step > 0 and update.step % max(1, steps // _LOOKS) == 0,
             }
             if any(moments.values()):
-                seen = jax.device_get(look(made.state, made.batch))
+                numbers = jax.device_get(look(update.state, update.batch))
                 for moment, now in moments.items():
                     if now:
-                        found |= {f"{moment}/{name}": value for name, value in seen.items()}
+                        metrics |= {f"{moment}/{name}": value for name, value in numbers.items()}
 
-        rows.append(trainings.row(rate, seed, watch) | found)
+        rows.append(trainings.row(rate, seed, watch) | metrics)
     return rows
 
 
@@ -82,9 +82,9 @@ def _look(trainings: Trainings, state: State, batch: Any) -> dict[str, Any]:
       that Adam sees, by its second moments, and of its update before the learning rate.
     """
     outputs, stacks = observed.observe(trainings.run.model, state.params, batch)
-    seen, kind = stacks["decoder"], "self_attention"
-    query, key = seen.query_norm[kind], seen.key_norm[kind]
-    alignment = jnp.abs(seen.largest_logit[kind]) / (query * key)
+    activations, kind = stacks["decoder"], "self_attention"
+    query, key = activations.query_norm[kind], activations.key_norm[kind]
+    alignment = jnp.abs(activations.largest_logit[kind]) / (query * key)
 
     adam = adam_state(state.opt_state)
     settings = trainings.run.optimizer
@@ -93,11 +93,11 @@ def _look(trainings: Trainings, state: State, batch: Any) -> dict[str, Any]:
     second = second / (1 - settings.beta2**adam.count)
     update = first / (jnp.sqrt(second) + settings.epsilon)
     return {
-        "largest_logit": observed.largest_logit(seen, kind)[0],
-        "query_norm": observed.mean_over_queries(seen, query)[0],
-        "key_norm": observed.mean_over_queries(seen, key)[0],
-        "alignment": observed.mean_over_queries(seen, alignment)[0],
-        "log_z": jnp.mean(jax.nn.logsumexp(outputs.arrays(), axis=-1), where=seen.real),
+        "largest_logit": observed.largest_logit(activations, kind)[0],
+        "query_norm": observed.mean_over_queries(activations, query)[0],
+        "key_norm": observed.mean_over_queries(activations, key)[0],
+        "alignment": observed.mean_over_queries(activations, alignment)[0],
+        "log_z": jnp.mean(jax.nn.logsumexp(outputs.arrays(), axis=-1), where=activations.real),
         "gradient_rms": jnp.sqrt(jnp.mean(second)),
         "update_rms": jnp.sqrt(jnp.mean(jnp.square(update))),
     }

@@ -41,15 +41,15 @@ def largest_logits(rows: Sequence[Row], layers: int, width: int) -> dict[float, 
 
     None where a training diverged before its logits were looked at, or where there is one size.
     """
-    found: dict[float, float | None] = {}
-    for (rate,), own in group(rows, "learning_rate").items():
-        x = np.log2([kernels(row["layers"], row["width"]) for row in own])
-        y = np.array([_logit(row) for row in own])
-        found[rate] = None
+    logits: dict[float, float | None] = {}
+    for (rate,), members in group(rows, "learning_rate").items():
+        x = np.log2([kernels(row["layers"], row["width"]) for row in members])
+        y = np.array([_logit(row) for row in members])
+        logits[rate] = None
         if np.isfinite(y).all() and len(set(x)) > 1:
             slope, intercept = np.polyfit(x, np.log2(y), 1)
-            found[rate] = float(2 ** (slope * np.log2(kernels(layers, width)) + intercept))
-    return found
+            logits[rate] = float(2 ** (slope * np.log2(kernels(layers, width)) + intercept))
+    return logits
 
 
 def first_above(logits: Mapping[float, float | None], limit: float) -> float:

@@ -32,8 +32,8 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
     rate; a figure of the losses over x."""
     name = column.replace("_", "-")
     lines, numbers = [], {"unigram_entropy": rows[0]["unigram_entropy"]}
-    for (rate,), own in results.group(rows, "learning_rate").items():
-        cells = {value: cell for (value,), cell in sorted(results.group(own, column).items())}
+    for (rate,), members in results.group(rows, "learning_rate").items():
+        cells = {value: cell for (value,), cell in sorted(results.group(members, column).items())}
         values = {
             "loss": {value: [rates.drawn(row) for row in cell] for value, cell in cells.items()},
             quantity: {
@@ -48,14 +48,14 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
                 "finished": shown.finished(cell),
             }
             for what, of in values.items():
-                found = _against_least(of, value)
+                gap = _against_least(of, value)
                 title = what.replace("_", " ")
                 line[title] = shown.mean_text([*of[value], *[None] * (len(cell) - len(of[value]))])
-                line[f"{title}, against {min(cells):g}"] = "" if found is None else f"{found:+}"
+                line[f"{title}, against {min(cells):g}"] = "" if gap is None else f"{gap:+}"
                 at = f"{what}/{column}/{value:g}/{rate:g}"
                 numbers[at] = shown.mean(of[value])
-                if found is not None:
-                    numbers |= shown.difference(f"difference/{at}", found)
+                if gap is not None:
+                    numbers |= shown.difference(f"difference/{at}", gap)
             lines.append(line)
     results.write_summary(out, numbers)
     figure = figures.lines(
@@ -91,10 +91,10 @@ def _against_least(cells: Mapping[float, Sequence[float]], value: float) -> Esti
 
 def _blind(rows: Sequence[Row], out: Path) -> str:
     """What was predicted by the report on the smaller models, which is in summary.json."""
-    told = results.read_json(out / "summary.json")
-    if "prediction/rates" not in told:
+    summary = results.read_json(out / "summary.json")
+    if "prediction/rates" not in summary:
         raise ValueError(f"{out / 'summary.json'} predicts nothing: run the sweep cpu first")
-    first = told["prediction/first_failing"]
+    first = summary["prediction/first_failing"]
     first = math.inf if first is None else first
     lines, right = [], 0
     for row in rows:
@@ -104,7 +104,7 @@ def _blind(rows: Sequence[Row], out: Path) -> str:
         lines.append(
             {
                 "learning rate": f"{rate:g}",
-                "logit, predicted": prediction.text(told.get(f"prediction/logit/{rate:g}")),
+                "logit, predicted": prediction.text(summary.get(f"prediction/logit/{rate:g}")),
                 "logit": prediction.text(row.get("warm_up/largest_logit")),
                 "predicted": "fails" if rate >= first else "trains",
                 "found": "fails" if fails else "trains",

@@ -30,16 +30,16 @@ def known(values: Iterable[float | None]) -> list[float]:
 
 def mean(values: Iterable[float | None]) -> float | None:
     """The mean of those that are there."""
-    found = known(values)
-    return float(np.mean(found)) if found else None
+    numbers = known(values)
+    return float(np.mean(numbers)) if numbers else None
 
 
 def mean_text(values: Sequence[float | None]) -> str:
     """The mean of those that are there, and how many these are where some are missing."""
-    if not (found := known(values)):
+    if not (numbers := known(values)):
         return "none"
-    of = f" ({len(found)} of {len(values)})" * (len(found) < len(values))
-    return f"{np.mean(found):.3g}{of}"
+    of = f" ({len(numbers)} of {len(values)})" * (len(numbers) < len(values))
+    return f"{np.mean(numbers):.3g}{of}"
 
 
 def log10(value: float | None) -> float:

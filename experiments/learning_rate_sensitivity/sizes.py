@@ -70,23 +70,23 @@ def sensitivities(rows: Sequence[Row]) -> list[Row]:
       seeds trained.
     S, share, first, below: of each seed, as `_of_seed` has it.
     """
-    found = []
+    lines = []
     cells = results.group(rows, "layers", "width", "qk_norm")
     for layers, width, qk_norm in sorted(cells, key=lambda cell: prediction.kernels(*cell[:2])):
-        own = cells[layers, width, qk_norm]
-        seeds = [_of_seed(seed) for seed in results.group(own, "seed").values()]
+        members = cells[layers, width, qk_norm]
+        seeds = [_of_seed(seed) for seed in results.group(members, "seed").values()]
         cell = {
             "model": shown.model(layers, width),
             "qk_norm": qk_norm,
-            "finished": shown.finished(own),
-            "grid": sorted({row["learning_rate"] for row in own}),
+            "finished": shown.finished(members),
+            "grid": sorted({row["learning_rate"] for row in members}),
             **{name: [seed[name] for seed in seeds] for name in seeds[0]},
         }
-        if (best := rates.best_rate(own)) is not None:
-            losses = [row["loss"] for row in own if row["learning_rate"] == best]
+        if (best := rates.best_rate(members)) is not None:
+            losses = [row["loss"] for row in members if row["learning_rate"] == best]
             cell |= {"least": float(np.mean(losses)), "at": best}
-        found.append(cell)
-    return found
+        lines.append(cell)
+    return lines
 
 
 def _of_seed(rows: Sequence[Row]) -> Row:
@@ -113,11 +113,11 @@ def slopes(rows: Sequence[Row], moment: str) -> tuple[float, float] | None:
     because the others had diverged, or their queries, keys or logits were 0.
     """
     names = [f"{moment}/{name}" for name in ("query_norm", "key_norm", "alignment")]
-    seen = [row for row in rows if all((row.get(name) or 0) > 0 for name in names)]
-    if len(seen) < 2:
+    trainings = [row for row in rows if all((row.get(name) or 0) > 0 for name in names)]
+    if len(trainings) < 2:
         return None
-    x = np.log2([row["learning_rate"] for row in seen])
-    query, key, alignment = (np.log2([row[name] for row in seen]) for name in names)
+    x = np.log2([row["learning_rate"] for row in trainings])
+    query, key, alignment = (np.log2([row[name] for row in trainings]) for name in names)
     norms, alignment = (float(np.polyfit(x, y, 1)[0]) for y in (query + key, alignment))
     return norms, alignment
 
@@ -167,16 +167,16 @@ def _differences(cells: Sequence[Row], out: Path) -> str:
         model = cell["model"]
         line: Row = {"model": model, "S": _NEVER, "first failing rate": _NEVER}
         if all(cell["below"] + other["below"]):
-            found = results.difference(cell["S"], other["S"], deviations["S"])
-            line["S"] = f"{found:+}"
-            numbers |= shown.difference(f"S_difference/{model}", found)
+            difference = results.difference(cell["S"], other["S"], deviations["S"])
+            line["S"] = f"{difference:+}"
+            numbers |= shown.difference(f"S_difference/{model}", difference)
         if cell is base:
             line["first failing rate"] = ""
         elif all(cell["below"] + base["below"]):
-            found = results.difference(cell["below"], base["below"], deviations["below"])
+            difference = results.difference(cell["below"], base["below"], deviations["below"])
             beyond = " (of the end of the grid)" * (math.inf in cell["first"] + base["first"])
-            line["first failing rate"] = f"{found:+}{beyond}"
-            numbers |= shown.difference(f"first_failing_difference/{model}", found)
+            line["first failing rate"] = f"{difference:+}{beyond}"
+            numbers |= shown.difference(f"first_failing_difference/{model}", difference)
         lines.append(line)
     results.write_summary(out, numbers)
     return results.table(lines)
@@ -184,9 +184,9 @@ def _differences(cells: Sequence[Row], out: Path) -> str:
 
 def _growth(rows: Sequence[Row], out: Path) -> str:
     lines, numbers = [], {}
-    for moment, (model, own) in itertools.product(_MOMENTS, _by_model(rows)):
-        seeds = results.group(own, "seed").values()
-        fitted = [found for seed in seeds if (found := slopes(seed, moment)) is not None]
+    for moment, (model, members) in itertools.product(_MOMENTS, _by_model(rows)):
+        seeds = results.group(members, "seed").values()
+        fitted = [pair for seed in seeds if (pair := slopes(seed, moment)) is not None]
         line: Row = {
             "": _MOMENTS[moment],
             "model": model,
@@ -194,19 +194,19 @@ def _growth(rows: Sequence[Row], out: Path) -> str:
         }
         if fitted:
             norms, alignments = zip(*fitted, strict=True)
-            found = results.difference(norms, alignments)
+            difference = results.difference(norms, alignments)
             line |= {"norms": float(np.mean(norms)), "alignment": float(np.mean(alignments))}
-            line["norms less alignment"] = f"{found:+}"
+            line["norms less alignment"] = f"{difference:+}"
             at = f"{moment}/{model}"
             numbers |= {f"slope_{name}/{at}": line[name] for name in ("norms", "alignment")}
-            numbers |= shown.difference(f"slope_difference/{at}", found)
+            numbers |= shown.difference(f"slope_difference/{at}", difference)
         lines.append(line)
     results.write_summary(out, numbers)
     return results.table(lines)
 
 
 def _by_model(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    return [(model, own) for (model,), own in results.group(rows, "model").items()]
+    return [(model, members) for (model,), members in results.group(rows, "model").items()]
 
 
 def _gradients(rows: Sequence[Row]) -> Any:
@@ -238,9 +238,9 @@ def _prediction(rows: Sequence[Row], out: Path) -> str:
     results.write_summary(out, numbers)
     model = shown.model(*BLIND)
     lines = []
-    for (rate,), own in results.group(rows, "learning_rate").items():
+    for (rate,), members in results.group(rows, "learning_rate").items():
         line: Row = {"learning rate": f"{rate:g}"}
-        for (size,), seeds in results.group(own, "model").items():
+        for (size,), seeds in results.group(members, "model").items():
             line[size] = shown.mean_text([row.get(_LOGIT) for row in seeds])
         line[f"{model}, predicted"] = prediction.text(logits[rate])
         lines.append(line)
@@ -270,13 +270,13 @@ def _logits(rows: Sequence[Row], predicted: Mapping[float, float | None], limit:
     figure, (ax,) = figures.panels()
     for rate, last in predicted.items():
         looks = figures.style(f"{rate:g}", [f"{each:g}" for each in predicted])
-        own = [row for row in rows if row["learning_rate"] == rate]
+        members = [row for row in rows if row["learning_rate"] == rate]
         points = [
             (
                 prediction.kernels(*size),
                 results.median(shown.log10(row.get(_LOGIT)) for row in seeds),
             )
-            for size, seeds in results.group(own, "layers", "width").items()
+            for size, seeds in results.group(members, "layers", "width").items()
         ]
         points.append((prediction.kernels(*BLIND), shown.log10(last)))
         ax.plot(*zip(*points, strict=True), **looks)

@@ -35,10 +35,10 @@ def _run(
     """The trainings of one seed. Without biases, as Wortsman et al. have it."""
     layers, width = model
     shape = small(d_model=width, num_layers=layers, steps=steps)
-    own = {"model.bias": False, "model.qk_norm": qk_norm}
+    base = {"model.bias": False, "model.qk_norm": qk_norm}
     return Run(
         config=CONFIG,
-        overrides=shape | own | (changes or {}),
+        overrides=shape | base | (changes or {}),
         labels={"part": part, "layers": layers, "width": width, "qk_norm": qk_norm, "seed": seed}
         | (labels or {}),
         train=False,
