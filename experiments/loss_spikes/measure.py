@@ -68,43 +68,43 @@ def _rows(
     """The rows of one training."""
     batches = with_rare_batch(trainings.batches(seed), injected, seed)
     momentum, curved, last = None, {}, 0
-    for made in trainings.steps(rate, seed, batches):
-        last = made.step
-        if made.step > 0:
-            row = {"seed": seed, "step": made.step, "loss": float(made.metrics["loss"])}
-            yield row | _largest(jax.device_get(look(momentum, made))) | curved
-        momentum = jax.tree.map(jnp.copy, adam_state(made.state.opt_state).mu)
+    for update in trainings.steps(rate, seed, batches):
+        last = update.step
+        if update.step > 0:
+            row = {"seed": seed, "step": update.step, "loss": float(update.metrics["loss"])}
+            yield row | _largest(jax.device_get(look(momentum, update))) | curved
+        momentum = jax.tree.map(jnp.copy, adam_state(update.state.opt_state).mu)
         # The next step's: it begins with the state that this one leaves.
-        curved = read(made)
+        curved = read(update)
     if last < trainings.run.train.steps:
         yield {"seed": seed, "step": last + 1, "loss": math.nan}
 
 
 def _largest(ratios: Mapping[str, np.ndarray]) -> dict[str, Any]:
     tensor = max(ratios, key=lambda name: ratios[name].max())
-    own = ratios[tensor]
-    layer = f" {own.argmax() + 1}" * (own.size > 1)
-    return {"ratio": own.max(), "tensor": tensor + layer}
+    by_layer = ratios[tensor]
+    layer = f" {by_layer.argmax() + 1}" * (by_layer.size > 1)
+    return {"ratio": by_layer.max(), "tensor": tensor + layer}
 
 
 def with_rare_batch(batches: Iterable[Batch], at: int, seed: int) -> Iterator[Batch]:
     """The batches, but in place of number `at`, from 1, one of rare tokens alone, which are drawn
     evenly from those that are less than `RARE` of all tokens so far."""
-    seen: Any = np.zeros(1, np.int64)
+    totals: Any = np.zeros(1, np.int64)
     for number, batch in enumerate(batches, start=1):
         tokens = batch["targets"]
         if number == at:
-            rare = np.flatnonzero((seen > 0) & (seen < RARE * seen.sum()))
+            rare = np.flatnonzero((totals > 0) & (totals < RARE * totals.sum()))
             if not rare.size:
                 raise ValueError(
                     f"before step injected={at} every token makes up at least RARE={RARE} of all: "
                     "inject later, or train on more kinds of tokens"
                 )
-            drawn = np.random.default_rng(seed).choice(rare, tokens.shape).astype(tokens.dtype)
-            yield {**batch, "targets": drawn}
+            targets = np.random.default_rng(seed).choice(rare, tokens.shape).astype(tokens.dtype)
+            yield {**batch, "targets": targets}
             continue
-        counts = np.bincount(tokens.ravel(), minlength=seen.size)
-        seen = np.pad(seen, (0, counts.size - seen.size)) + counts
+        counts = np.bincount(tokens.ravel(), minlength=totals.size)
+        totals = np.pad(totals, (0, counts.size - totals.size)) + counts
         yield batch
 
 
@@ -136,8 +136,8 @@ def ratios(
         )
         return ratio.reshape(-1)
 
-    found = jax.tree_util.tree_map_with_path(one, momentum, new_momentum, second)
-    return named(found)
+    tree = jax.tree_util.tree_map_with_path(one, momentum, new_momentum, second)
+    return named(tree)
 
 
 def named(tree: Any) -> dict[str, Array]:
@@ -152,9 +152,9 @@ def _ratios_by_step(trainings: Trainings) -> Callable[[Any, Made], dict[str, Arr
     moments = {name: getattr(settings, name) for name in ("beta1", "beta2", "epsilon")}
     compiled = jax.jit(functools.partial(ratios, roles=run.roles, **moments))
 
-    def look(momentum: Any, made: Made) -> dict[str, Array]:
-        adam = adam_state(made.state.opt_state)
-        return compiled(momentum, adam.mu, adam.nu, made.step)
+    def look(momentum: Any, update: Made) -> dict[str, Array]:
+        adam = adam_state(update.state.opt_state)
+        return compiled(momentum, adam.mu, adam.nu, update.step)
 
     return look
 
@@ -168,9 +168,11 @@ def _curvature(
     sharpness = make_sharpness(trainings.run)
     batch = place(trainings.run.mesh, next(trainings.batches(seed)))
 
-    def read(made: Made) -> dict[str, float]:
-        if made.step + 1 not in steps:
+    def read(update: Made) -> dict[str, float]:
+        if update.step + 1 not in steps:
             return {}
-        return {"curvature": rate * float(sharpness(made.state, batch)["preconditioned_sharpness"])}
+        return {
+            "curvature": rate * float(sharpness(update.state, batch)["preconditioned_sharpness"])
+        }
 
     return read

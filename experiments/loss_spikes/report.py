@@ -41,17 +41,17 @@ def report(runs: Sequence[Finished], out: Path) -> str:
 
 def _rates(rows: Sequence[Row], out: Path) -> str:
     results.write_csv(out / "rates.csv", rows)
-    found = list(rates.optima(rows).values())
-    best = 2 ** float(np.mean([each.log2_rate for each in found])) if found else math.nan
-    inside = all(each.inside for each in found)
+    optima = list(rates.optima(rows).values())
+    best = 2 ** float(np.mean([each.log2_rate for each in optima])) if optima else math.nan
+    inside = all(each.inside for each in optima)
     results.write_summary(out, {"best rate": best, "best rate inside the grid": inside})
     lines = [
         {
             "learning rate": rate,
-            "trained": trained(list(map(rates.trains, own))),
-            "loss": mean([row["loss"] for row in own], ".3f"),
+            "trained": trained(list(map(rates.trains, members))),
+            "loss": mean([row["loss"] for row in members], ".3f"),
         }
-        for (rate,), own in results.group(rows, "learning_rate").items()
+        for (rate,), members in results.group(rows, "learning_rate").items()
     ]
     figure = figures.lines(
         [row | {"loss": row["initial"] if row["loss"] is None else row["loss"]} for row in rows],
@@ -66,8 +66,8 @@ def _rates(rows: Sequence[Row], out: Path) -> str:
         "Validation loss over the constant learning rate; trainings that diverged stand at the "
         "loss before training"
     )
-    shown = figures.save(figure, out, "rates", description)
-    return "\n\n".join([best_rate(found), results.table(lines), shown])
+    picture = figures.save(figure, out, "rates", description)
+    return "\n\n".join([best_rate(optima), results.table(lines), picture])
 
 
 def best_rate(found: Sequence[rates.Optimum]) -> str:
@@ -103,12 +103,12 @@ def _spikes(runs: Sequence[Finished], out: Path) -> str:
             "standard deviations from the mean of up to 1,000 steps. *above*, *below*: more than "
             f"{series.ABOVE} nats from the running median of {series.WINDOW} steps; what is below "
             "is the batches' doing alone.",
-            results.table([_score_line(own) for own in cells]),
+            results.table([_score_line(cell) for cell in cells]),
             "### The odd batch",
             "The largest ratio in its step, and where in most seeds; *harm*: nats of the median of "
             f"the {series.HARM} losses after it over the level before; *recovery*: by seed, in "
             "steps.",
-            results.table([_odd_line(own) for own in cells]),
+            results.table([_odd_line(cell) for cell in cells]),
             _odd_figure(runs, out),
             "### Differences",
             "With 95 % intervals by t, in bold where 0 lies outside.",
@@ -137,12 +137,12 @@ def made(run: Finished) -> list[Training]:
     """The trainings of a run, one for each seed."""
     config, injected = run.run.resolved, _asked(run)["injected"]
     start = config.optimizer.warmup_steps + series.DESCENT
-    found = []
+    trainings = []
     for (seed,), rows in results.group(run.measurements, "seed").items():
         losses, ratios = (column(rows, name, config.train.steps) for name in ("loss", "ratio"))
         labels = {**run.labels, "seed": seed}
-        found.append(Training(labels, rows, Series(losses, ratios, start, injected)))
-    return found
+        trainings.append(Training(labels, rows, Series(losses, ratios, start, injected)))
+    return trainings
 
 
 def column(rows: Sequence[Row], name: str, steps: int) -> np.ndarray:
@@ -156,13 +156,13 @@ def column(rows: Sequence[Row], name: str, steps: int) -> np.ndarray:
 
 def training_row(training: Training) -> Row:
     """What one training showed; None for what comes after it diverged."""
-    own = training.series
-    odd = next((row for row in training.rows if row["step"] == own.injected), {})
+    log = training.series
+    odd = next((row for row in training.rows if row["step"] == log.injected), {})
     return {
-        "trained": own.trained,
-        **series.scores(own),
-        "harm": series.harm(own),
-        "recovery": series.recovery(own),
+        "trained": log.trained,
+        **series.scores(log),
+        "harm": series.harm(log),
+        "recovery": series.recovery(log),
         "ratio": odd.get("ratio"),
         "tensor": odd.get("tensor"),
     }
@@ -173,8 +173,8 @@ def lead_row(seeds: Sequence[Series]) -> Row:
 
     excess, error: of the share of spikes that a large ratio precedes, over that by chance.
     """
-    found = [series.leads(own) for own in seeds]
-    spikes, led, expected, variance = (sum(values) for values in zip(*found, strict=True))
+    leads = [series.leads(seed) for seed in seeds]
+    spikes, led, expected, variance = (sum(values) for values in zip(*leads, strict=True))
     row = {"spikes": spikes, "led": led, "expected": expected}
     if spikes:
         row |= {"excess": (led - expected) / spikes, "error": math.sqrt(variance) / spikes}
@@ -184,19 +184,19 @@ def lead_row(seeds: Sequence[Series]) -> Row:
 def curvature_row(training: Training) -> Row:
     """The curvature before the odd batch; when curvature, ratio and loss pass their limits, or None
     where they do not."""
-    own = training.series
-    if np.isnan(own.losses[own.injected - 1]):
+    log = training.series
+    if np.isnan(log.losses[log.injected - 1]):
         return {"before": None}
-    curvature = column(training.rows, "curvature", own.losses.size)
-    before = curvature[: own.injected][np.isfinite(curvature[: own.injected])]
+    curvature = column(training.rows, "curvature", log.losses.size)
+    before = curvature[: log.injected][np.isfinite(curvature[: log.injected])]
     # The odd batch's own loss is large, whatever the model does.
-    over = np.where(np.arange(own.losses.size) < own.injected, 0, own.losses - series.level(own))
-    passed = {"curvature": curvature > EDGE, "ratio": own.ratios >= series.LARGE}
+    over = np.where(np.arange(log.losses.size) < log.injected, 0, log.losses - series.level(log))
+    passed = {"curvature": curvature > EDGE, "ratio": log.ratios >= series.LARGE}
     first = {name: np.flatnonzero(each) for name, each in passed.items()}
     first["spike"] = series.spikes(over)
     row: Row = {"before": float(np.median(before)), "largest_before": float(before.max())}
     for name, places in first.items():
-        steps = [at + 1 for at in places if 0 <= at + 1 - own.injected <= _READ]
+        steps = [at + 1 for at in places if 0 <= at + 1 - log.injected <= _READ]
         row[f"{name}_at"] = int(steps[0]) if steps else None
     return row
 
@@ -231,18 +231,18 @@ def differences(rows: Sequence[Row]) -> list[Row]:
 
 def difference(rows: Sequence[Row], others: Sequence[Row], name: str) -> str:
     """Of the means, in bold where it counts; "diverged" where a training has no such number."""
-    values, other_values = ([row[name] for row in own] for own in (rows, others))
+    values, other_values = ([row[name] for row in members] for members in (rows, others))
     if None in values or None in other_values:
         return "diverged"
     return _told(results.difference(values, other_values))
 
 
-def _told(found: Estimate) -> str:
+def _told(estimate: Estimate) -> str:
     """Empty where there was nothing to judge."""
-    if not math.isfinite(found.value):
+    if not math.isfinite(estimate.value):
         return ""
-    text = f"{found:+}"
-    return f"**{text}**" if found.counts else text
+    text = f"{estimate:+}"
+    return f"**{text}**" if estimate.counts else text
 
 
 def _asked(run: Finished) -> Mapping[str, Any]:
@@ -252,11 +252,11 @@ def _asked(run: Finished) -> Mapping[str, Any]:
 
 def _numbers(scores: Sequence[Row], leads: Sequence[Row]) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
-    for own in results.group(scores, *_CONDITION).values():
-        numbers[f"trained/{_path(own[0])}"] = sum(row["trained"] for row in own)
+    for cell in results.group(scores, *_CONDITION).values():
+        numbers[f"trained/{_path(cell[0])}"] = sum(row["trained"] for row in cell)
         for name in _COMPARED:
-            known = [row[name] for row in own if row[name] is not None]
-            numbers[f"{name}/{_path(own[0])}"] = float(np.mean(known)) if known else math.nan
+            known = [row[name] for row in cell if row[name] is not None]
+            numbers[f"{name}/{_path(cell[0])}"] = float(np.mean(known)) if known else math.nan
     return numbers | {f"lead/{_path(row)}": row.get("excess", math.nan) for row in leads}
 
 
@@ -282,10 +282,10 @@ def mean(values: Sequence[float | None], form: str = ".2f") -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "diverged"
-    found = float(np.mean(known))
-    if not math.isfinite(found):
+    average = float(np.mean(known))
+    if not math.isfinite(average):
         return ""
-    return f"{found:{form}}" + f" ({len(known)} of {len(values)})" * (len(known) < len(values))
+    return f"{average:{form}}" + f" ({len(known)} of {len(values)})" * (len(known) < len(values))
 
 
 def trained(each: Sequence[bool]) -> str:
@@ -297,21 +297,21 @@ def _condition(row: Row) -> Row:
     return {name: row[name] for name in _CONDITION}
 
 
-def _score_line(own: Sequence[Row]) -> Row:
-    line = _condition(own[0]) | {"trained": trained([row["trained"] for row in own])}
+def _score_line(cell: Sequence[Row]) -> Row:
+    line = _condition(cell[0]) | {"trained": trained([row["trained"] for row in cell])}
     for piece in ("before", "after"):
         for kind in ("jumps", "above", "below"):
-            line[f"{kind} {piece}"] = mean([row[f"{kind}_{piece}"] for row in own])
+            line[f"{kind} {piece}"] = mean([row[f"{kind}_{piece}"] for row in cell])
     return line
 
 
-def _odd_line(own: Sequence[Row]) -> Row:
-    tensors = Counter(row["tensor"] for row in own if row["tensor"] is not None)
-    steps = ["never" if row["recovery"] is None else str(row["recovery"]) for row in own]
-    return _condition(own[0]) | {
-        "ratio": mean([row["ratio"] for row in own]),
+def _odd_line(cell: Sequence[Row]) -> Row:
+    tensors = Counter(row["tensor"] for row in cell if row["tensor"] is not None)
+    steps = ["never" if row["recovery"] is None else str(row["recovery"]) for row in cell]
+    return _condition(cell[0]) | {
+        "ratio": mean([row["ratio"] for row in cell]),
         "in": tensors.most_common(1)[0][0] if tensors else "",
-        "harm": mean([row["harm"] for row in own], "+.2f"),
+        "harm": mean([row["harm"] for row in cell], "+.2f"),
         "recovery": ", ".join(steps),
     }
 
@@ -342,11 +342,11 @@ def _odd_figure(runs: Sequence[Finished], out: Path) -> str:
     rows = []
     for run in runs:
         if run.labels["embedding"] == "scaled":
-            drawn = np.mean([drawn_losses(each.series.losses) for each in made(run)], axis=0)
+            losses = np.mean([drawn_losses(each.series.losses) for each in made(run)], axis=0)
             at = _asked(run)["injected"]
             # The odd batch's own loss is off scale.
-            shown = [offset for offset in _DRAWN if offset and at + offset <= drawn.size]
-            rows += [{**run.labels, "step": x, "loss": drawn[at + x - 1]} for x in shown]
+            offsets = [offset for offset in _DRAWN if offset and at + offset <= losses.size]
+            rows += [{**run.labels, "step": x, "loss": losses[at + x - 1]} for x in offsets]
     description = (
         "Training loss around the odd batch by beta2, a panel for what is clipped; means over "
         "seeds, of which those that diverged stand at their first loss"

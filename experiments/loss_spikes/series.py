@@ -78,7 +78,7 @@ def scores(series: Series) -> dict[str, Any]:
     jumps: as of `spike_score`; NaN where too few steps come before.
     above: by more than `ABOVE` over the running median. below: under it, which batches alone do.
     """
-    found = {}
+    shares = {}
     for name, piece in (("before", series.before), ("after", series.after)):
         began = np.isfinite(series.losses[piece.start - 1])
         losses = series.losses[piece]
@@ -90,8 +90,8 @@ def scores(series: Series) -> dict[str, Any]:
             "above": _percent(_is_above(over)),
             "below": _percent(over < -ABOVE),
         }
-        found |= {f"{kind}_{name}": value if began else None for kind, value in values.items()}
-    return found
+        shares |= {f"{kind}_{name}": value if began else None for kind, value in values.items()}
+    return shares
 
 
 def excess(losses: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
@@ -139,8 +139,8 @@ def lead(losses: Float[np.ndarray, " N"], ratios: Float[np.ndarray, " N"]) -> Le
 def leads(series: Series) -> Led:
     """`lead` of both pieces together, without the steps at which the odd batch shows itself."""
     pieces = [series.before, slice(series.injected + SHOWN, None)]
-    found = [lead(series.losses[piece], series.ratios[piece]) for piece in pieces]
-    spikes, led, expected, variance = map(sum, zip(*found, strict=True))
+    counts = [lead(series.losses[piece], series.ratios[piece]) for piece in pieces]
+    spikes, led, expected, variance = map(sum, zip(*counts, strict=True))
     return Led(spikes, led, expected, variance)
 
 
