@@ -89,5 +89,5 @@ def _timed(score: Callable[[], Any]) -> tuple[float, Any]:
     """The seconds of a second call, as the first compiles, and what it returns."""
     score()
     started = time.perf_counter()
-    found = score()
-    return time.perf_counter() - started, found
+    output = score()
+    return time.perf_counter() - started, output

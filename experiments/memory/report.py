@@ -13,14 +13,14 @@ def report(runs: list[Finished], out: Path) -> str:
     results.write_csv(out / "training.csv", [p for run in runs for p in run.curve("train/loss")])
     results.write_csv(out / "scoring.csv", rows)
     trained = [row for row in rows if row["scored"] == "memory"]
-    own = [row for row in trained if row["length"] == row["memory"]]
+    segments = [row for row in trained if row["length"] == row["memory"]]
     windows = [row for row in rows if row["scored"] == "window"]
     results.write_summary(
         out,
         {
             f"{name}/segment={segment}/memory={memory}/{key}": results.median(_column(members, key))
-            for name, found in (("segments", own), ("window", _widest(windows)))
-            for (segment, memory), members in results.group(found, "segment", "memory").items()
+            for name, part in (("segments", segments), ("window", _widest(windows)))
+            for (segment, memory), members in results.group(part, "segment", "memory").items()
             for key in ("loss", "microseconds")
         },
     )
@@ -28,8 +28,8 @@ def report(runs: list[Finished], out: Path) -> str:
         [
             "### Loss by segment and memory",
             "Nats a character on all of validation, read in segments, with the memory of training. "
-            f"{results.said(own, 'segment', 'memory')}",
-            results.table(_by_segment(own)),
+            f"{results.said(segments, 'segment', 'memory')}",
+            results.table(_by_segment(segments)),
             "### Memory when a trained model is scored",
             figures.save(
                 figures.lines(
@@ -49,7 +49,7 @@ def report(runs: list[Finished], out: Path) -> str:
             "A window that slides by one character, as wide as segment and memory together, beside "
             "segments with memory: loss (of the window on fewer characters) and microseconds a "
             "character, medians over seeds.",
-            results.table(_costs(own, windows)),
+            results.table(_costs(segments, windows)),
         ]
     )
 
@@ -63,7 +63,7 @@ def _widest(windows: Sequence[Row]) -> list[Row]:
     return [row for row in windows if row["length"] == row["segment"] + row["memory"]]
 
 
-def _by_segment(own: Sequence[Row]) -> list[Row]:
+def _by_segment(segments: Sequence[Row]) -> list[Row]:
     """A row for each length of segments, a column for each length of memory."""
     return [
         {
@@ -73,15 +73,15 @@ def _by_segment(own: Sequence[Row]) -> list[Row]:
                 for (memory,), each in results.group(members, "memory").items()
             },
         }
-        for (segment,), members in results.group(own, "segment").items()
+        for (segment,), members in results.group(segments, "segment").items()
     ]
 
 
-def _costs(own: Sequence[Row], windows: Sequence[Row]) -> list[Row]:
-    found = results.group(_widest(windows), "segment", "memory")
+def _costs(segments: Sequence[Row], windows: Sequence[Row]) -> list[Row]:
+    cells = results.group(_widest(windows), "segment", "memory")
     table = []
-    for (segment, memory), members in results.group(own, "segment", "memory").items():
-        sliding = found[segment, memory]
+    for (segment, memory), members in results.group(segments, "segment", "memory").items():
+        sliding = cells[segment, memory]
         times = [results.median(_column(each, "microseconds")) for each in (members, sliding)]
         table.append(
             {
