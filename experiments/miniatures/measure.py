@@ -38,14 +38,14 @@ def measure(config: Config, workdir: Path, *, seeds: int, read_every: int) -> li
     run = build(config)
     run, score = _TASKS[config.data.source](run)
     trainings = Trainings(run)
-    found = []
+    readings = []
     for seed in range(seeds):
         rate, batches = config.optimizer.learning_rate, trainings.batches(seed)
-        for made in trainings.steps(rate, seed, batches):
-            if made.step % read_every == 0:
-                scores = score(made.state.params)
-                found += [{"seed": seed, "step": made.step, **row} for row in scores]
-    return found
+        for update in trainings.steps(rate, seed, batches):
+            if update.step % read_every == 0:
+                scores = score(update.state.params)
+                readings += [{"seed": seed, "step": update.step, **row} for row in scores]
+    return readings
 
 
 def asking(run: Run, asked: Asked) -> Run:
@@ -113,9 +113,9 @@ def _of_one_word(run: Run, kind: Callable[[np.ndarray, int], int]) -> tuple[Run,
     """Answers of one word each, scored by kind, which the words before a place tell."""
     run = asking(run, behind)
     batch, names = _validation(run), _names(run)
-    asked = behind(batch, _id(run, "="))
-    answered = jax.jit(lambda params: written(run, 1, params, batch, asked))
-    places = np.argwhere(np.asarray(asked))
+    mask = behind(batch, _id(run, "="))
+    answered = jax.jit(lambda params: written(run, 1, params, batch, mask))
+    places = np.argwhere(np.asarray(mask))
     words = names[np.asarray(batch["targets"])]
     kinds = np.array([kind(words[row], at) for row, at in places])
 
@@ -140,13 +140,13 @@ def _operations(words: np.ndarray, at: int) -> int:
 def _brevo(run: Run) -> tuple[Run, Score]:
     run = asking(run, to_the_end)
     batch, names = _validation(run), _names(run)
-    asked = to_the_end(batch, _id(run, "="))
-    longest = int(np.max(np.sum(np.asarray(asked & (batch["targets_segment_ids"] > 0)), axis=1)))
-    answered = jax.jit(lambda params: written(run, longest, params, opened(batch), asked))
+    mask = to_the_end(batch, _id(run, "="))
+    longest = int(np.max(np.sum(np.asarray(mask & (batch["targets_segment_ids"] > 0)), axis=1)))
+    answered = jax.jit(lambda params: written(run, longest, params, opened(batch), mask))
 
     def score(params: Params) -> Iterator[dict[str, Any]]:
-        found = [_before_the_end(row) for row in names[np.asarray(answered(params))]]
-        yield _row("all", [solvers.is_order(row) for row in found])
+        answers = [_before_the_end(row) for row in names[np.asarray(answered(params))]]
+        yield _row("all", [solvers.is_order(row) for row in answers])
 
     return run, score
 
@@ -168,10 +168,10 @@ def _lano(run: Run) -> tuple[Run, Score]:
         return jax.nn.log_softmax(outputs.arrays())[..., ids]
 
     def score(params: Params) -> Iterator[dict[str, Any]]:
-        found = np.asarray(logs(params))[real]
-        right = np.sum(shares * found, axis=-1) > math.log(_KNOWN)
+        log_probs = np.asarray(logs(params))[real]
+        right = np.sum(shares * log_probs, axis=-1) > math.log(_KNOWN)
         known = np.log(np.where(shares > 0, shares, 1.0))
-        divergence = np.mean(np.sum(shares * (known - found), axis=-1))
+        divergence = np.mean(np.sum(shares * (known - log_probs), axis=-1))
         yield _row("all", right[certain]) | {"divergence": float(divergence)}
 
     return run, score

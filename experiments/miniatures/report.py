@@ -26,7 +26,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     results.write_csv(out / f"{part}.csv", rows)
     names = [name for name in runs[0].labels if name != "part"]
     arms = results.group(rows, *names)
-    lines = [dict(zip(names, key, strict=True)) | _line(own) for key, own in arms.items()]
+    lines = [dict(zip(names, key, strict=True)) | _line(members) for key, members in arms.items()]
     text, numbers = {"sizes": _sizes, "depth": _depth}.get(part, _schemes)(rows)
     results.write_summary(out, {f"{part}/{name}": value for name, value in numbers.items()})
     return "\n\n".join(filter(None, [results.table(lines), text, _figure(part, rows, out)]))
@@ -39,9 +39,9 @@ def _figure(part: str, rows: Sequence[Row], out: Path) -> str:
         "depth": ("layers", "hops", "Accuracy of Depo over training, by hops and layers"),
     }.get(part, ("scheme", "positions", f"Accuracy of {task} over training, by positions"))
     by_hops = part == "depth"
-    shown = [row | {"hops": row["of"]} for row in rows if (row["of"] != "all") == by_hops]
+    points = [row | {"hops": row["of"]} for row in rows if (row["of"] != "all") == by_hops]
     figure = figures.lines(
-        shown, x="step", y="accuracy", by=by, panel=panel, xlabel="step", ylabel="accuracy"
+        points, x="step", y="accuracy", by=by, panel=panel, xlabel="step", ylabel="accuracy"
     )
     return figures.save(figure, out, part, title)
 
@@ -52,8 +52,8 @@ def _figure(part: str, rows: Sequence[Row], out: Path) -> str:
 def last(rows: Iterable[Row], of: str = "all") -> list[Row]:
     """The last reading of each seed of each arm, of answers of one kind."""
     labels = ("task", "size", "layers", "scheme", "positions", "seed")
-    found = {tuple(row.get(name) for name in labels): row for row in rows if row["of"] == of}
-    return list(found.values())
+    readings = {tuple(row.get(name) for name in labels): row for row in rows if row["of"] == of}
+    return list(readings.values())
 
 
 def logit(row: Row) -> float:
@@ -74,8 +74,8 @@ def begins(rows: Iterable[Row]) -> list[int | None]:
     """t* of each seed: the first read step from which it learns; None: it never does."""
     seeds = results.group((row for row in rows if row["of"] == "all"), "seed")
     return [
-        next((row["step"] for row in own if row["accuracy"] >= _LEARNS), None)
-        for own in seeds.values()
+        next((row["step"] for row in curve if row["accuracy"] >= _LEARNS), None)
+        for curve in seeds.values()
     ]
 
 
@@ -110,32 +110,32 @@ def _mean(values: Iterable[float]) -> float:
 def _sizes(rows: Sequence[Row]) -> _Said:
     """Of each task, the sizes that are neither too small nor too large."""
     ends = results.group(last(rows), "task", "size")
-    means = {key: _mean(row["accuracy"] for row in own) for key, own in ends.items()}
+    means = {key: _mean(row["accuracy"] for row in members) for key, members in ends.items()}
     low, high = _BETWEEN
     between = {
-        task: [size for (own, size), mean in means.items() if own == task and low <= mean <= high]
+        task: [size for (name, size), mean in means.items() if name == task and low <= mean <= high]
         for task in TASKS
     }
-    found = "; ".join(f"{task} {', '.join(own) or 'none'}" for task, own in between.items())
+    listing = "; ".join(f"{task} {', '.join(sizes) or 'none'}" for task, sizes in between.items())
     numbers = {f"{task}/{size}": mean for (task, size), mean in means.items()}
-    return f"Accuracy of {low} to {high} at: {found}.", numbers
+    return f"Accuracy of {low} to {high} at: {listing}.", numbers
 
 
 def _depth(rows: Sequence[Row]) -> _Said:
     """The lines of depth; undecided without all layers and three seeds."""
     names = int(HOPS.split()[0])
-    found = {
-        (layers, hops): [row["accuracy"] for row in last(own, str(hops))]
-        for (layers,), own in results.group(rows, "layers").items()
+    cells = {
+        (layers, hops): [row["accuracy"] for row in last(members, str(hops))]
+        for (layers,), members in results.group(rows, "layers").items()
         for hops in (1, 2, 4)
     }
-    complete = all(len(found.get((layers, 1), [])) >= 3 for layers in LAYERS)
+    complete = all(len(cells.get((layers, 1), [])) >= 3 for layers in LAYERS)
 
     def solved(layers: int, hops: int) -> int:
-        return sum(accuracy > _SOLVED for accuracy in found.get((layers, hops), []))
+        return sum(accuracy > _SOLVED for accuracy in cells.get((layers, hops), []))
 
-    at_chance = sum(accuracy <= 1 / names + _ABOVE_CHANCE for accuracy in found.get((1, 1), []))
-    seeds = len(found.get((1, 1), []))
+    at_chance = sum(accuracy <= 1 / names + _ABOVE_CHANCE for accuracy in cells.get((1, 1), []))
+    seeds = len(cells.get((1, 1), []))
     induction = at_chance == seeds and solved(2, 1) >= 2
     doubling = solved(3, 2) >= 2 and not solved(2, 4)
     text = "\n\n".join(
@@ -149,7 +149,7 @@ def _depth(rows: Sequence[Row]) -> _Said:
             f"{solved(2, 4)} of two at four.",
         ]
     )
-    numbers = {f"{layers}/{hops}": _mean(own) for (layers, hops), own in found.items() if own}
+    numbers = {f"{layers}/{hops}": _mean(cell) for (layers, hops), cell in cells.items() if cell}
     return text, numbers
 
 
@@ -159,14 +159,14 @@ def _schemes(rows: Sequence[Row]) -> _Said:
     Undecided without all arms and two seeds of each, and where none learns.
     """
     ends = results.group(last(rows), "scheme", "positions")
-    logits = {key: [logit(row) for row in own] for key, own in ends.items()}
+    logits = {key: [logit(row) for row in members] for key, members in ends.items()}
     complete = len(logits) == len(SCHEMES) * len(POSITIONS)
-    complete &= all(len(own) >= 2 for own in logits.values())
-    complete &= any(row["accuracy"] >= _LEARNS for own in ends.values() for row in own)
+    complete &= all(len(cell) >= 2 for cell in logits.values())
+    complete &= any(row["accuracy"] >= _LEARNS for members in ends.values() for row in members)
     pooled = results.pooled_deviation(logits.values())
     less = {
-        key: results.difference(own, logits["pre_ln", key[1]], pooled)
-        for key, own in logits.items()
+        key: results.difference(cell, logits["pre_ln", key[1]], pooled)
+        for key, cell in logits.items()
         if key[0] != "pre_ln"
     }
     counting = [
@@ -174,10 +174,10 @@ def _schemes(rows: Sequence[Row]) -> _Said:
         for (scheme, positions), each in less.items()
         if _counts(each)
     ]
-    rotary = [own for (_, positions), own in logits.items() if positions == "rotary"]
+    rotary = [cell for (_, positions), cell in logits.items() if positions == "rotary"]
     p = results.analysis_of_variance(rotary) if complete else math.nan
     with_them, without = (
-        [value for (_, own), values in logits.items() if own == kind for value in values]
+        [value for (_, position), values in logits.items() if position == kind for value in values]
         for kind in ("rotary", "none")
     )
     gain = results.difference(with_them, without, pooled)
@@ -191,7 +191,7 @@ def _schemes(rows: Sequence[Row]) -> _Said:
             f"with rotary ones is {_signed(gain)} higher.",
         ]
     )
-    numbers = {f"{scheme}/{kind}": _mean(own) for (scheme, kind), own in logits.items()}
+    numbers = {f"{scheme}/{kind}": _mean(cell) for (scheme, kind), cell in logits.items()}
     return text, numbers | {"p": p, "rotary_less_none": gain.value}
 
 

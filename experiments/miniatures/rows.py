@@ -57,8 +57,8 @@ def brevo(rng: random.Random, scored: bool, names: int) -> list[str]:
     for node in reversed(nodes):  # each comes behind all that it rests on
         needed |= {*rests[node]} if node in needed else set()
     answer: list[str] = []
-    while left := [node for node in nodes if node in needed and node not in answer]:
-        answer.append(rng.choice([node for node in left if {*rests[node]} <= {*answer}]))
+    while remainder := [node for node in nodes if node in needed and node not in answer]:
+        answer.append(rng.choice([node for node in remainder if {*rests[node]} <= {*answer}]))
     return [*itertools.chain.from_iterable(edges), "?", nodes[-1], "=", *answer]
 
 
@@ -87,8 +87,8 @@ def grammar(depth: int) -> Grammar:
     levels = []
     for level in range(depth):
         count = len(LEAVES) if level else 1
-        drawn = rng.sample(rules, 2 * count)
-        levels.append(tuple(zip(drawn[::2], drawn[1::2], strict=True)))
+        sample = rng.sample(rules, 2 * count)
+        levels.append(tuple(zip(sample[::2], sample[1::2], strict=True)))
     return tuple(levels)
 
 

@@ -43,7 +43,7 @@ def next_words(grammar: Grammar, leaves: Int[np.ndarray, "B T"]) -> Float[np.nda
         begun.append(np.zeros((rows, length + 1, length + 1, len(LEAVES))))
         begun[leaf][:, places, places, leaf] = 1
     for level, whole in zip(reversed(grammar), levels, strict=False):
-        begun = [np.mean([_begun(rule, whole, begun) for rule in own], axis=0) for own in level]
+        begun = [np.mean([_begun(rule, whole, begun) for rule in rules], axis=0) for rules in level]
     return np.concatenate([begun[0][:, 0], levels[-1][0][:, 0, :, None]], axis=-1)
 
 
@@ -57,10 +57,10 @@ def _wholes(grammar: Grammar, leaves: Int[np.ndarray, "B T"]) -> list[list[_Whol
     for level in reversed(grammar):
         below = levels[-1]
         products = [
-            [functools.reduce(operator.matmul, [below[part] for part in rule]) for rule in own]
-            for own in level
+            [functools.reduce(operator.matmul, [below[part] for part in rule]) for rule in rules]
+            for rules in level
         ]
-        levels.append([np.mean(own, axis=0) for own in products])
+        levels.append([np.mean(terms, axis=0) for terms in products])
     return levels
 
 

@@ -54,13 +54,13 @@ def _run(
     seeds: int,
 ) -> Run:
     task = labels["task"]
-    own, (layers, width) = TASKS[task], size
+    settings, (layers, width) = TASKS[task], size
     base = {
         "rows": "experiments/miniatures/rows.py",
         "data.source": task,
-        "data.name": own.name,
-        "data.max_target_length": own.length,
-        "data.batch_size": own.batch_size,
+        "data.name": settings.name,
+        "data.max_target_length": settings.length,
+        "data.batch_size": settings.batch_size,
         "evaluate.batch_size": 256,
         "model.residual": "pre_ln",
         "model.num_layers": layers,
