@@ -54,16 +54,16 @@ def _part(part: str, runs: list[Finished], out: Path) -> str:
 
 
 def _row(run: Finished) -> Row:
-    found = run.results
-    scores = {"validation_loss": found.get("validation/token_loss")}
-    if "validation/bleu" in found or "test/bleu" in found:
-        scores["bleu"] = found.get("test/bleu", found.get("validation/bleu"))
+    metrics = run.results
+    scores = {"validation_loss": metrics.get("validation/token_loss")}
+    if "validation/bleu" in metrics or "test/bleu" in metrics:
+        scores["bleu"] = metrics.get("test/bleu", metrics.get("validation/bleu"))
     return {
         **run.labels,
-        "status": found["status"],
-        "first_bad_step": found.get("first_bad_step"),
-        "spikes": len(found.get("spikes", [])),
-        "loss": found.get("train/token_loss"),  # of the last logging window
+        "status": metrics["status"],
+        "first_bad_step": metrics.get("first_bad_step"),
+        "spikes": len(metrics.get("spikes", [])),
+        "loss": metrics.get("train/token_loss"),  # of the last logging window
         **scores,
     }
 
@@ -108,12 +108,12 @@ def _partings(runs: list[Finished]) -> dict[tuple, list[int | None]]:
         for run in runs
         if run.labels["scheme"] == BASELINE
     }
-    found: dict[tuple, list[int | None]] = {}
+    partings: dict[tuple, list[int | None]] = {}
     for run in runs:
         layers, seed = run.labels["layers"], run.labels["seed"]
         step = results.parting(run.metrics, baselines[layers, seed])
-        found.setdefault((layers, run.labels["scheme"]), []).append(step)
-    return found
+        partings.setdefault((layers, run.labels["scheme"]), []).append(step)
+    return partings
 
 
 def _grid(rows: list[Row], out: Path) -> str:
@@ -149,8 +149,8 @@ def _cell(row: Row) -> str:
 
 
 def _outcomes(rows: list[Row]) -> str:
-    found = [row["status"] for row in rows]
-    return ", ".join(f"{found.count(status)} {status}" for status in dict.fromkeys(found))
+    statuses = [row["status"] for row in rows]
+    return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
 
 
 def _range(steps: list[int | None]) -> str:
