@@ -29,8 +29,8 @@ def measure(
         optimizer = dataclasses.replace(run.optimizer, weight_decay=decay)
         return Trainings(dataclasses.replace(run, optimizer=optimizer))
 
-    found = rates.searched(trainings(decays[0]).loss, start, most, fresh=0)
-    rows = [row | {"weight_decay": decays[0]} for row in found]
+    search = rates.searched(trainings(decays[0]).loss, start, most, fresh=0)
+    rows = [row | {"weight_decay": decays[0]} for row in search]
     rate = min(rows, key=_rank)["learning_rate"]
     for decay in decays[1:]:
         loss = trainings(decay).loss(rate, 0)
@@ -45,11 +45,11 @@ def measure(
 def _losses(trainings: Trainings, rate: float, seed: int) -> tuple[float, float]:
     """After half of the steps and after all; NaN where training has diverged before."""
     last = trainings.run.train.steps
-    found = {last // 2: math.nan, last: math.nan}
-    for made in trainings.steps(rate, seed):
-        if made.step in found:
-            found[made.step] = trainings.validation_loss(made.state.evaluated)
-    return found[last // 2], found[last]
+    losses = {last // 2: math.nan, last: math.nan}
+    for update in trainings.steps(rate, seed):
+        if update.step in losses:
+            losses[update.step] = trainings.validation_loss(update.state.evaluated)
+    return losses[last // 2], losses[last]
 
 
 def _rank(row: dict[str, Any]) -> float:

@@ -34,22 +34,22 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     results.write_csv(out / f"d{width}.csv", rows)
     steps = sorted({row["steps"] for row in rows if row["optimizer"] != "adamw"})[0]
     arms = results.group(rows, "optimizer", "steps", "tuned")
-    fresh = {key: [row for row in own if row["kind"] == "fresh"] for key, own in arms.items()}
+    fresh = {key: [row for row in arm if row["kind"] == "fresh"] for key, arm in arms.items()}
     losses = {
-        key: np.array([[row["half"], row["loss"]] for row in own], np.float64)
-        for key, own in fresh.items()
+        key: np.array([[row["half"], row["loss"]] for row in arm], np.float64)
+        for key, arm in fresh.items()
     }
     names = [name for name, at, tuned in arms if at == steps and tuned == "yes"]
     ups = {name: bootstrap(_speed_up(name, steps), losses) for name in names}
     lines = []
-    for key, own in arms.items():
+    for key, arm in arms.items():
         name, at, tuned = key
         lines.append(
             {
                 "optimizer": name,
                 "tuned": tuned,
                 "steps": at,
-                "rate": f"{fresh[key][0]['learning_rate']:.2g}" + ", at the edge" * _at_edge(own),
+                "rate": f"{fresh[key][0]['learning_rate']:.2g}" + ", at the edge" * _at_edge(arm),
                 "decay": f"{fresh[key][0]['weight_decay']:.2g}",
                 "half": results.interval(row["half"] for row in fresh[key]) or "diverged",
                 "loss": results.interval(row["loss"] for row in fresh[key]) or "diverged",
@@ -65,7 +65,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     numbers |= {"best": ups[best].value, "best/error": error}
     results.write_summary(out, {f"d{width}/{name}": value for name, value in numbers.items()})
     figure = figures.lines(
-        [row for own in fresh.values() for row in own if row["tuned"] == "yes"],
+        [row for arm in fresh.values() for row in arm if row["tuned"] == "yes"],
         x="steps",
         y="loss",
         by="optimizer",
@@ -74,8 +74,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         xscale="log",
     )
     title = f"Loss of each tuned optimizer, and AdamW's by steps: d_model {width}"
-    shown = [results.table(lines), text, _over_widths(results.read_json(out / "summary.json"))]
-    return "\n\n".join([*shown, figures.save(figure, out, f"d{width}", title)])
+    texts = [results.table(lines), text, _over_widths(results.read_json(out / "summary.json"))]
+    return "\n\n".join([*texts, figures.save(figure, out, f"d{width}", title)])
 
 
 def _least(rows: Sequence[Row]) -> float:
@@ -84,12 +84,12 @@ def _least(rows: Sequence[Row]) -> float:
 
 
 def _at_edge(rows: Sequence[Row]) -> bool:
-    own = [
+    members = [
         row
         for row in rows
         if row["kind"] == "fresh" or row["weight_decay"] == rows[0]["weight_decay"]
     ]
-    return len({row["learning_rate"] for row in own}) > 1 and rates.at_edge(own)
+    return len({row["learning_rate"] for row in members}) > 1 and rates.at_edge(members)
 
 
 def bootstrap(number: _Number, losses: _Losses) -> Estimate:
@@ -97,17 +97,17 @@ def bootstrap(number: _Number, losses: _Losses) -> Estimate:
 
     NaN as error where an arm has a single seed.
     """
-    value = number({key: own.mean(axis=0) for key, own in losses.items()})
-    seeds = min(len(own) for own in losses.values())
+    value = number({key: arm.mean(axis=0) for key, arm in losses.items()})
+    seeds = min(len(arm) for arm in losses.values())
     if seeds < 2:
         return Estimate(value, math.nan, 0)
     rng = np.random.default_rng(0)
-    drawn = [
-        number({key: rng.choice(own, len(own)).mean(axis=0) for key, own in losses.items()})
+    draws = [
+        number({key: rng.choice(arm, len(arm)).mean(axis=0) for key, arm in losses.items()})
         for _ in range(_DRAWS)
     ]
     # A mean of n values that are drawn anew has (n - 1) / n of the variance of a mean of n seeds.
-    return Estimate(value, float(np.std(drawn)) * math.sqrt(seeds / (seeds - 1)), math.inf)
+    return Estimate(value, float(np.std(draws)) * math.sqrt(seeds / (seeds - 1)), math.inf)
 
 
 def steps_to(loss: float, curve: Mapping[int, float]) -> float:
@@ -189,25 +189,25 @@ def _lines(
     return text, {"median": middle.value, "swapped": swap.value, "inflated": inflated.value}
 
 
-def _is_end(found: Estimate, losses: _Losses, steps: int, tuned: str = "yes") -> bool:
+def _is_end(estimate: Estimate, losses: _Losses, steps: int, tuned: str = "yes") -> bool:
     """Whether a ratio of steps is where AdamW's curve ends, and so a bound."""
     most = max(at for name, at, how in losses if (name, how) == ("adamw", tuned))
-    return found.value > 0.999 * most / steps
+    return estimate.value > 0.999 * most / steps
 
 
-def _least_of(found: Estimate, line: float) -> str:
+def _least_of(estimate: Estimate, line: float) -> str:
     """As of `results.at_most`, of what is at least the line."""
-    return results.at_most(found._replace(value=-found.value), -line)
+    return results.at_most(estimate._replace(value=-estimate.value), -line)
 
 
-def _shown(found: Estimate) -> str:
-    return f"{found.value:.2f} (error {found.error:.2f})"
+def _shown(estimate: Estimate) -> str:
+    return f"{estimate.value:.2f} (error {estimate.error:.2f})"
 
 
 def _over_widths(summary: Mapping[str, float | None]) -> str:
     """The slope of the best speed-up on log2 of the width, with errors of each."""
-    found = [[summary.get(f"d{width}/{x}") for width in _WIDTHS] for x in ("best", "best/error")]
-    values, errors = (np.array(own, np.float64) for own in found)
+    columns = [[summary.get(f"d{width}/{x}") for width in _WIDTHS] for x in ("best", "best/error")]
+    values, errors = (np.array(column, np.float64) for column in columns)
     line = "*The best speed-up falls with width*: **"
     if not (np.isfinite(values).all() and np.isfinite(errors).all()):
         return f"{line}undecided**; not all of the three widths are there."

@@ -33,10 +33,10 @@ def _run(
 ) -> Run:
     steps = steps // 25 if quick else steps
     base = text(num_layers=3, d_model=width, steps=steps, warmup_steps=steps // 10)
-    _, own = OPTIMIZERS[name]
+    _, settings = OPTIMIZERS[name]
     return Run(
         config=CONFIG,
-        overrides=base | {"optimizer.name": name} | own,
+        overrides=base | {"optimizer.name": name} | settings,
         labels={"width": width, "optimizer": name, "steps": steps} | labels,
         train=False,
         measure={"fresh": _FRESH[width] if not quick else 2} | measure,
