@@ -18,7 +18,7 @@ def report(runs: list[Finished], out: Path) -> str:
     pieces = results.rows(runs)
     results.write_csv(out / "training.csv", training)
     results.write_csv(out / "pieces.csv", pieces)
-    found = {
+    losses = {
         positions: _losses(runs, pieces, positions)
         for (positions,) in results.group(pieces, "positions")
     }
@@ -26,7 +26,7 @@ def report(runs: list[Finished], out: Path) -> str:
         out,
         {
             f"loss/{positions}/{part.replace(' ', '/')}": results.median(values)
-            for positions, parts in found.items()
+            for positions, parts in losses.items()
             for part, values in parts.items()
         },
     )
@@ -35,7 +35,7 @@ def report(runs: list[Finished], out: Path) -> str:
             "positions": positions,
             **{part: results.interval(values) for part, values in parts.items()},
         }
-        for positions, parts in found.items()
+        for positions, parts in losses.items()
     ]
     return "\n\n".join(
         [
@@ -79,8 +79,8 @@ def _losses(
     runs: list[Finished], pieces: list[dict[str, Any]], positions: Hashable
 ) -> dict[str, list[float]]:
     """A value for each seed: validation as trained, and each half in each part of a text."""
-    own = [run for run in runs if run.labels["positions"] == positions]
-    scores = (run.results.get("validation/token_loss") for run in own)
+    seed_runs = [run for run in runs if run.labels["positions"] == positions]
+    scores = (run.results.get("validation/token_loss") for run in seed_runs)
     losses = {"validation": [score for score in scores if score is not None]}
     for half in _HALVES:
         for reach, numbers in _REACH.items():
