@@ -38,7 +38,7 @@ def _tuned(
     share: str,
     steps: int,
 ) -> float:
-    own = workdir / f"share_{share}"
+    folder = workdir / f"share_{share}"
     settings = {
         **changes,
         "data.dir": config.data.dir,
@@ -49,9 +49,9 @@ def _tuned(
         "optimizer.warmup_steps": steps // 10,
     }
     command = [sys.executable, "-m", "transformer_jax.main", f"--config={ROOT / file}"]
-    command += [f"--workdir={own}"]
+    command += [f"--workdir={folder}"]
     command += [f"--config.{key}={value}" for key, value in settings.items() if value is not None]
     # What it prints is of this run's log.
     subprocess.run(command, cwd=ROOT, check=True)
-    results = json.loads((own / RESULTS).read_text())
+    results = json.loads((folder / RESULTS).read_text())
     return results.get("test/accuracy", results["validation/accuracy"])
