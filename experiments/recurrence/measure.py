@@ -45,8 +45,8 @@ def _steps(config: Config, length: int, tokens: int, rounds: int) -> list[dict[s
     state, step, seconds = run.new_state(batch), run.train_step(), []
     for _ in range(rounds + 2):
         started = time.perf_counter()
-        state, found = step(state, batch)
-        jax.block_until_ready((state.params, found))
+        state, metrics = step(state, batch)
+        jax.block_until_ready((state.params, metrics))
         seconds.append(time.perf_counter() - started)
     return [
         {"length": length, "round": number, "milliseconds": 1e3 * value}
@@ -62,7 +62,7 @@ def _by_length(config: Config, workdir: Path, bounds: Sequence[int]) -> list[dic
     trained = run.trained(params)
     split = trained.data.split("test")
     decode = trained.data.tokenizer.decode
-    found = [decode(ids) for (ids,) in trained.generate(split.batches)]
+    texts = [decode(ids) for (ids,) in trained.generate(split.batches)]
     sources, references = split.examples["source"], split.examples["target"]
     part = np.searchsorted(bounds, [len(source.split()) for source in sources])
     rows = []
@@ -70,7 +70,7 @@ def _by_length(config: Config, workdir: Path, bounds: Sequence[int]) -> list[dic
         (members,) = np.nonzero(part == number)
         if not len(members):
             continue
-        hypotheses = [found[int(i)] for i in members]
+        hypotheses = [texts[int(i)] for i in members]
         right = [[references[int(i)]] for i in members]
         bleu = scores.bleu(hypotheses, right, trained.bleu_tokenizer)
         rows.append(

@@ -91,12 +91,12 @@ def _by_model(medians: dict) -> list[Row]:
     """A row for each length, a column for each model, and how often the Transformer's time."""
     table = []
     for length in dict.fromkeys(length for _, length in medians):
-        own = {model: value for (model, of), value in medians.items() if of == length}
+        times = {model: value for (model, of), value in medians.items() if of == length}
         table.append(
             {
                 "length": length,
-                **own,
-                "lstm / transformer": own["lstm"] / own["transformer"],
+                **times,
+                "lstm / transformer": times["lstm"] / times["transformer"],
             }
         )
     return table
