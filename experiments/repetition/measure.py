@@ -57,28 +57,28 @@ def measure(
     every = max(1, run.train.steps // readings)
 
     def train(kind: str, decay: float, seed: int) -> list[dict[str, Any]]:
-        own, found, losses = trainings(decay), [], []
+        trainer, curve, losses = trainings(decay), [], []
         ended = {"loss": math.nan, "norm": math.nan}
-        for made in own.steps(rate, seed, lab.epochs(rows, size, seed)):
-            if made.step:
-                losses.append(float(made.metrics["loss"]))
-            if made.step and (made.step % every == 0 or made.step == run.train.steps):
-                loss = own.validation_loss(made.state.params)
-                found.append({"step": made.step, "loss": loss, "train": float(np.mean(losses))})
+        for update in trainer.steps(rate, seed, lab.epochs(rows, size, seed)):
+            if update.step:
+                losses.append(float(update.metrics["loss"]))
+            if update.step and (update.step % every == 0 or update.step == run.train.steps):
+                loss = trainer.validation_loss(update.state.params)
+                curve.append({"step": update.step, "loss": loss, "train": float(np.mean(losses))})
                 losses.clear()
-            if made.step == run.train.steps:
-                ended = {"loss": found[-1]["loss"], "norm": _norm(made.state.params)}
-        told = {"decay": decay, "seed": seed}
-        least = min((each["loss"] for each in found), default=math.nan)
-        last = {"least": least, "train": found[-1]["train"] if found else math.nan}
-        readings = [{"kind": "reading", **told, **each} for each in found]
-        return [{"kind": kind, **told, **ended, **last}, *readings]
+            if update.step == run.train.steps:
+                ended = {"loss": curve[-1]["loss"], "norm": _norm(update.state.params)}
+        labels = {"decay": decay, "seed": seed}
+        least = min((each["loss"] for each in curve), default=math.nan)
+        last = {"least": least, "train": curve[-1]["train"] if curve else math.nan}
+        readings = [{"kind": "reading", **labels, **each} for each in curve]
+        return [{"kind": kind, **labels, **ended, **last}, *readings]
 
-    found = [row for x in decays for seed in range(seeds) for row in train("grid", x, seed)]
-    chosen = dict.fromkeys([standard, best_decay(found)])
-    for decay, seed in itertools.product(chosen, range(_FRESH, _FRESH + fresh)):
-        found += train("fresh", decay, seed)
-    return found
+    records = [row for x in decays for seed in range(seeds) for row in train("grid", x, seed)]
+    pair = dict.fromkeys([standard, best_decay(records)])
+    for decay, seed in itertools.product(pair, range(_FRESH, _FRESH + fresh)):
+        records += train("fresh", decay, seed)
+    return records
 
 
 def best_decay(rows: Sequence[Mapping[str, Any]]) -> float:
@@ -87,7 +87,7 @@ def best_decay(rows: Sequence[Mapping[str, Any]]) -> float:
     for row in rows:
         if row["kind"] == "grid":
             losses.setdefault(row["decay"], []).append(row["loss"])
-    means = {decay: float(np.mean(own)) for decay, own in losses.items()}
+    means = {decay: float(np.mean(cell)) for decay, cell in losses.items()}
     return min(means, key=lambda decay: means[decay] if math.isfinite(means[decay]) else math.inf)
 
 

@@ -25,21 +25,21 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     results.write_csv(out / f"{name}.csv", trainings)
     grid = [row for row in trainings if row["kind"] == "grid"]
     numbers: dict[str, float] = {}
-    for (width,), own in results.group(grid, "width").items():
-        log10, edge = best(own)
+    for (width,), members in results.group(grid, "width").items():
+        log10, edge = best(members)
         at = f"{epochs}/{width}/{rate:g}"
         numbers |= {f"best/{at}": log10, f"edge/{at}": edge}
     text = ""
     fresh = [row for row in trainings if row["kind"] == "fresh"]
     if fresh:
-        text, own = widths(fresh)
-        numbers |= own
+        text, changes = widths(fresh)
+        numbers |= changes
     results.write_summary(out, numbers)
     known = results.read_json(out / "summary.json")
     optima = ", ".join(f"{10 ** numbers[key]:.2g} at width {key.split('/')[2]}"
                        for key in numbers if key.startswith("best/"))  # fmt: skip
-    shown = [
-        results.table([_line(key, own) for key, own in _cells(trainings).items()]),
+    texts = [
+        results.table([_line(key, members) for key, members in _cells(trainings).items()]),
         f"Best decays, of a parabola through the losses at the end: {optima}.",
         text,
         repeated(known),
@@ -54,9 +54,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         ylabel="validation loss (nats a character)",
         xscale="log",
     )
-    told = f"{epochs} epochs at a rate of {rate:g}"
-    title = f"Validation loss at the end over the weight decay, by width: {told}"
-    shown.append(figures.save(over, out, f"{name}_decays", title))
+    setting = f"{epochs} epochs at a rate of {rate:g}"
+    title = f"Validation loss at the end over the weight decay, by width: {setting}"
+    texts.append(figures.save(over, out, f"{name}_decays", title))
     middle = [row for row in rows if row["kind"] == "reading" and row["width"] == 64]
     curves = figures.lines(
         [row | {"by": f"decay {row['decay']:g}"} for row in middle],
@@ -66,22 +66,22 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         xlabel="step",
         ylabel="validation loss (nats a character)",
     )
-    title = f"Validation loss over training, by weight decay, width 64: {told}"
-    shown.append(figures.save(curves, out, f"{name}_curves", title))
-    return "\n\n".join(filter(None, shown))
+    title = f"Validation loss over training, by weight decay, width 64: {setting}"
+    texts.append(figures.save(curves, out, f"{name}_curves", title))
+    return "\n\n".join(filter(None, texts))
 
 
 def best(grid: Sequence[Row]) -> tuple[float, int]:
     """log10 of the best decay above 0 by the mean losses at the end, and the edge of the grid at
     which it lies; 0: inside."""
     losses = {
-        decay: None if None in (own := [row["loss"] for row in rows]) else float(np.mean(own))
+        decay: None if None in (cell := [row["loss"] for row in rows]) else float(np.mean(cell))
         for (decay,), rows in results.group([row for row in grid if row["decay"]], "decay").items()
     }
-    found = rates.optimum(losses)
+    optimum = rates.optimum(losses)
     middle = math.log2(math.sqrt(min(losses) * max(losses)))
-    edge = 0 if found.inside else _HIGH if found.log2_rate > middle else _LOW
-    return found.log2_rate * math.log10(2), edge
+    edge = 0 if optimum.inside else _HIGH if optimum.log2_rate > middle else _LOW
+    return optimum.log2_rate * math.log10(2), edge
 
 
 _Numbers = Mapping[str, float | None]
@@ -89,8 +89,8 @@ _Numbers = Mapping[str, float | None]
 
 def repeated(numbers: _Numbers) -> str:
     """The line on eight epochs against one, of summary.json; a best decay at an edge bounds it."""
-    found = [(_known(numbers, 1, width, RATE), _known(numbers, 8, width, RATE)) for width in WIDTHS]
-    pairs = [(one, eight) for one, eight in found if one and eight]
+    cells = [(_known(numbers, 1, width, RATE), _known(numbers, 8, width, RATE)) for width in WIDTHS]
+    pairs = [(one, eight) for one, eight in cells if one and eight]
     start = "*Text that is read eight times asks for ten times the decay*"
     if len(pairs) < len(WIDTHS):
         return f"{start}: **undecided**; not run at all widths, once and eight times."
@@ -137,11 +137,11 @@ def widths(fresh: Sequence[Row]) -> tuple[str, dict[str, float]]:
 
     Where the standard decay is the best one, its trainings stand for both.
     """
-    standard, own = ({}, {})
+    standard, tuned = ({}, {})
     for (width,), rows in results.group(fresh, "width").items():
         decays = results.group(rows, "decay")
         standard[width] = _losses(decays[(STANDARD,)])
-        own[width] = _losses(list(decays.values())[-1])
+        tuned[width] = _losses(list(decays.values())[-1])
     start = "*Width hurts at the standard decay, and helps at the best one*"
     if not {*WIDTHS} <= standard.keys():
         return f"{start}: **undecided**; not run at all widths.", {}
@@ -150,7 +150,8 @@ def widths(fresh: Sequence[Row]) -> tuple[str, dict[str, float]]:
     deviation = results.pooled_deviation(map(_losses, cells))
     rise = results.difference(standard[large], standard[middle], deviation)
     falls = [
-        results.difference(own[a], own[b], deviation) for a, b in ((small, middle), (middle, large))
+        results.difference(tuned[a], tuned[b], deviation)
+        for a, b in ((small, middle), (middle, large))
     ]
     verdicts = [results.above(each, COUNTS) for each in (rise, *falls)]
     verdict = "undecided"
