@@ -94,19 +94,19 @@ def _main(arguments: argparse.Namespace) -> int:
         bucket.fetch(arguments.bucket, home)
     jobs = plan(runs, folder, home)
     # Before hours have gone into what it reports on.
-    own = part(folder, "report").report if (folder / "report.py").exists() else None
-    if own is None and arguments.run is None:
+    report = part(folder, "report").report if (folder / "report.py").exists() else None
+    if report is None and arguments.run is None:
         default_report.check(runs)
     base = home / "quick" if arguments.quick else folder
     if arguments.run is None:
         results.check_markers(base / "README.md", sweep)
 
-    left = _show(jobs, f"{folder.name}, sweep {sweep}", each=arguments.dry_run)
+    todo = _show(jobs, f"{folder.name}, sweep {sweep}", each=arguments.dry_run)
     if arguments.dry_run:
         return 0
     if arguments.run is None:
         _write_order(jobs, home, sweep + " --quick" * arguments.quick)
-    if left:
+    if todo:
         if signalled := _execute_all(jobs, arguments, folder, home, sweep):
             print("Stopped. The same command continues from here.")
             return 128 + signalled
@@ -118,8 +118,8 @@ def _main(arguments: argparse.Namespace) -> int:
     out = base / "results"
     out.mkdir(parents=True, exist_ok=True)
     finished = [results.load(run, home / run.id) for run in runs]
-    shown = own(finished, out) if own else default_report.report(finished, out, sweep)
-    text = f"{shown.strip()}\n\n{results.provenance(finished)}"
+    body = report(finished, out) if report else default_report.report(finished, out, sweep)
+    text = f"{body.strip()}\n\n{results.provenance(finished)}"
     results.insert(base / "README.md", sweep, text)
     print(f"\n{text}\n\nThe report is in {base / 'README.md'}, its files in {out}")
     return 0
@@ -155,15 +155,15 @@ def _runs(folder: Path, arguments: argparse.Namespace) -> tuple[str, list[Run]]:
             raise ValueError(f"{folder.name} takes no entries: leave --entry out")
         if others := [run for run in runs if not isinstance(run, Run)]:
             raise ValueError(f"the sweep {name!r} lists {others[0]!r:.100}, which is no Run")
-    own = {"rows": str(folder / "rows.py")} if (folder / "rows.py").exists() else {}
+    defaults = {"rows": str(folder / "rows.py")} if (folder / "rows.py").exists() else {}
     place = {} if arguments.data_dir is None else {"data.dir": arguments.data_dir}
 
     def completed(run: Run) -> Run:
         trunk = None if run.fork_from is None else completed(run.fork_from)
-        overrides = {**own, **run.overrides, **place}
+        overrides = {**defaults, **run.overrides, **place}
         return dataclasses.replace(run, overrides=overrides, fork_from=trunk)
 
-    runs = list(map(completed, runs)) if own or place else runs
+    runs = list(map(completed, runs)) if defaults or place else runs
     with mistakes(path):
         check_listed(runs)
     if arguments.run is not None:
@@ -175,23 +175,23 @@ def _runs(folder: Path, arguments: argparse.Namespace) -> tuple[str, list[Run]]:
 
 def _show(jobs: Sequence[Job], sweep: str, *, each: bool) -> list[Job]:
     """Prints how many jobs are done, and how it stands with each; returns those not done."""
-    left = [job for job in jobs if job.commands()]
-    new = [job for job in left if not job.workdir.exists()]
+    todo = [job for job in jobs if job.commands()]
+    new = [job for job in todo if not job.workdir.exists()]
     print(
-        f"{sweep}: {len(jobs) - len(left)} of {len(jobs)} run{'s' * (len(jobs) != 1)} done, "
-        f"{len(left) - len(new)} begun, {len(new)} new",
+        f"{sweep}: {len(jobs) - len(todo)} of {len(jobs)} run{'s' * (len(jobs) != 1)} done, "
+        f"{len(todo) - len(new)} begun, {len(new)} new",
         flush=True,
     )
-    done = [job for job in jobs if job not in left]
+    done = [job for job in jobs if job not in todo]
     for place, count in Counter(filter(None, map(_moved, done))).items():
         print(
             f"  {count} done with the data in {place}, and not done again: the data given now is "
             "taken to be the same. If it is not, give another --runs_dir"
         )
     for job in jobs if each else ():
-        state = "new" if job in new else "begun" if job in left else "done"
+        state = "new" if job in new else "begun" if job in todo else "done"
         print(f"  {state:6}{job}")
-    return left
+    return todo
 
 
 def _moved(job: Job) -> str | None:
@@ -289,9 +289,9 @@ def _find(name: str) -> Path:
     for folder in (ROOT / "experiments" / name, _path(name).resolve()):
         if (folder / "sweep.py").exists():
             return folder
-    found = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/sweep.py"))
+    names = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/sweep.py"))
     raise FileNotFoundError(
-        f"there is no experiment {name!r}, but {', '.join(found) or 'none'}; an experiment is a "
+        f"there is no experiment {name!r}, but {', '.join(names) or 'none'}; an experiment is a "
         f"folder with a sweep.py, which `./launch.sh experiment {name} --new` makes"
     )
 
