@@ -31,8 +31,8 @@ class Claim:
         """Whether all of the range keeps within the bound: "yes", "no" or "not clear"."""
         spread = results.spread(values)
         ends = (spread.median,) if spread.low is None else (spread.low, spread.high)
-        kept = {self._keeps(end) for end in ends if end is not None}
-        return "not clear" if len(kept) > 1 else "yes" if True in kept else "no"
+        verdicts = {self._keeps(end) for end in ends if end is not None}
+        return "not clear" if len(verdicts) > 1 else "yes" if True in verdicts else "no"
 
     def _keeps(self, value: float) -> bool:
         if self.least is not None:
@@ -62,8 +62,8 @@ def share(work: str, least: float) -> Claim:
     """The time of a work's products alone over all of its time."""
 
     def shares(rows: Sequence[Row]) -> list[float]:
-        own = [row for row in table.of_work(rows, work) if row["program"] == "ours"]
-        return [row["limit"] / row["seconds"] for row in own if "limit" in row]
+        members = [row for row in table.of_work(rows, work) if row["program"] == "ours"]
+        return [row["limit"] / row["seconds"] for row in members if "limit" in row]
 
     return Claim(text=f"{work}: share of the limit", found=shares, least=least)
 
@@ -81,8 +81,8 @@ def _started(state: str, most: float) -> Claim:
     """Seconds from the start of a process to its first step."""
 
     def seconds(rows: Sequence[Row]) -> list[float]:
-        own = [row for row in table.of_work(rows, "start") if row["program"] == "ours"]
-        return [row[state] for row in own]
+        members = [row for row in table.of_work(rows, "start") if row["program"] == "ours"]
+        return [row[state] for row in members]
 
     return Claim(text=f"start: seconds to the first step, {state}", found=seconds, most=most)
 
@@ -128,9 +128,9 @@ def _full(rows: Sequence[Row]) -> list[float]:
 
 def _ahead(rows: Sequence[Row]) -> list[float]:
     """Tokens a second that the pipeline delivers, over those that training takes."""
-    taken = [rate(row) for row in table.of_work(rows, "epoch") if row["program"] == "ours"]
-    made = [rate(row) for row in table.of_work(rows, "pipeline")]
-    return [each / results.median(taken) for each in made] if taken else []
+    training = [rate(row) for row in table.of_work(rows, "epoch") if row["program"] == "ours"]
+    pipeline = [rate(row) for row in table.of_work(rows, "pipeline")]
+    return [each / results.median(training) for each in pipeline] if training else []
 
 
 CLAIMS = (

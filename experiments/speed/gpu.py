@@ -73,8 +73,8 @@ def quickstart(folder: Path, quick: bool) -> Iterator[Row]:
     short = ["--config.train.steps=20"] if quick else []
     for number in ("first", "second"):
         done = _main(folder / number, "train", "--config=configs/quickstart.py", *short)
-        found = read_results(folder / number)
-        scores = {name: found[name] for name in found if name.startswith(("test/", "time/"))}
+        metrics = read_results(folder / number)
+        scores = {name: metrics[name] for name in metrics if name.startswith(("test/", "time/"))}
         yield {"run": number, **done, **scores}
 
 
@@ -108,8 +108,8 @@ def parity(folder: Path, quick: bool) -> Iterator[Row]:
                 continue
             row: Row = {"case": case, "kernel": name}
             try:
-                found, reference = _attention(kernel, reference, quick, *CASES[case])
-                rows.append(row | found)
+                errors, reference = _attention(kernel, reference, quick, *CASES[case])
+                rows.append(row | errors)
             except Exception as error:  # whatever a kernel does not take
                 rows.append(row | {"error": f"{type(error).__name__}: {str(error)[:300]}"})
         return rows
@@ -153,16 +153,16 @@ def _attention(
         return jax.nn.softmax(jnp.where(mask[:, None], scores, MASKED)).astype(keys.dtype)
 
     shared = Segments(segments(queries), segments(keys), causal)
-    drawn = zip(jax.random.split(jax.random.key(0), 4), (queries, keys, keys, queries), strict=True)
-    shapes = [jax.random.normal(key, (batch, length, heads, size)) for key, length in drawn]
+    pairs = zip(jax.random.split(jax.random.key(0), 4), (queries, keys, keys, queries), strict=True)
+    shapes = [jax.random.normal(key, (batch, length, heads, size)) for key, length in pairs]
     q, k, v, cotangent = (x.astype(jnp.bfloat16) for x in shapes)
     real = (shared.queries > 0)[..., None, None]
 
     def run(row: Any) -> Any:
-        seen = shared if row.reads_segments else shared.pairs()
+        mask = shared if row.reads_segments else shared.pairs()
 
         def loss(*arrays):
-            out = row.attend(*arrays, seen, weights)
+            out = row.attend(*arrays, mask, weights)
             return jnp.sum(jnp.where(real, out, 0).astype(jnp.float32) * cotangent), out
 
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
@@ -175,8 +175,8 @@ def _attention(
     (_, out), gradients = call(*operands)
     (_, true), true_gradients = reference
 
-    def error(found: Any, wanted: Any) -> float:
-        return float(jnp.max(jnp.abs(found.astype(jnp.float32) - wanted)) / jnp.max(abs(wanted)))
+    def error(array: Any, wanted: Any) -> float:
+        return float(jnp.max(jnp.abs(array.astype(jnp.float32) - wanted)) / jnp.max(abs(wanted)))
 
     row = {
         "values": error(jnp.where(real, out, 0), jnp.where(real, true, 0)),
@@ -226,8 +226,8 @@ def repeat(folder: Path, quick: bool) -> Iterator[Row]:
         rows = list(pool.map(train, runs))
     for row, (name, way) in zip(rows, runs, strict=True):
         other = f"{'cpu' if way == 'unbroken' else name} unbroken"
-        found = _difference(folder / f"{name} {way}", folder / other, steps)
-        yield {**row, "compared with": other, **found}
+        difference = _difference(folder / f"{name} {way}", folder / other, steps)
+        yield {**row, "compared with": other, **difference}
 
 
 def _difference(workdir: Path, other: Path, steps: int) -> Row:
@@ -277,13 +277,13 @@ def sharing(folder: Path, quick: bool) -> Iterator[Row]:
 
 def turns(run: Run, folder: Path, quick: bool) -> list[Row]:
     """Programs in turns; each row with the tokens and, of a step, the operations of one call."""
-    config, asked = run.resolved, run.measure or {}
-    if asked["work"] == "step":
+    config, settings = run.resolved, run.measure or {}
+    if settings["work"] == "step":
         tokens = config.data.batch_size * config.data.row_target_length
         operations = limit.step(config)
     else:
-        tokens, operations = config.data.batch_size * asked["arguments"]["tokens"], 0.0
-    rows = measure.measure(config, folder, **asked)
+        tokens, operations = config.data.batch_size * settings["arguments"]["tokens"], 0.0
+    rows = measure.measure(config, folder, **settings)
     return [
         row if "error" in row else {**row, "tokens": tokens, "operations": operations}
         for row in rows
@@ -292,7 +292,7 @@ def turns(run: Run, folder: Path, quick: bool) -> list[Row]:
 
 def pieces(quick: bool) -> dict[str, Piece]:
     """In the order in which they are run."""
-    found = {
+    by_name = {
         "machine": Piece(rows=machine, seconds=60),
         "parity": Piece(rows=parity, seconds=150, environment=_SHARED),
         "quickstart": Piece(rows=quickstart, seconds=150),
@@ -301,8 +301,8 @@ def pieces(quick: bool) -> dict[str, Piece]:
     }
     for run in sweep.gpu(quick):
         rows = functools.partial(turns, run)
-        found[str(run.labels["work"])] = Piece(rows=rows, seconds=150, environment=_SHARED)
-    return found
+        by_name[str(run.labels["work"])] = Piece(rows=rows, seconds=150, environment=_SHARED)
+    return by_name
 
 
 # Processes ---------------------------------------------------------------------------------------
@@ -357,12 +357,12 @@ def _seconds(function: Callable[..., Any], *arguments: Any) -> float:
     import jax
 
     jax.block_until_ready(function(*arguments))
-    found = []
+    times = []
     for _ in range(10):
         started = time.perf_counter()
         jax.block_until_ready(function(*arguments))
-        found.append(time.perf_counter() - started)
-    return results.median(found)
+        times.append(time.perf_counter() - started)
+    return results.median(times)
 
 
 def _run_piece(name: str, piece: Piece, flags: Sequence[str]) -> Row:
@@ -379,20 +379,20 @@ def _run_piece(name: str, piece: Piece, flags: Sequence[str]) -> Row:
                 stderr=output,
                 start_new_session=True,
             )
-            found: Row = {}
+            outcome: Row = {}
             try:
                 process.wait(timeout=piece.seconds)
             except subprocess.TimeoutExpired:
-                found["error"] = f"no end in {piece.seconds} s"
+                outcome["error"] = f"no end in {piece.seconds} s"
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         rows = Path(folder) / "rows.json"
         if rows.exists():
-            found["rows"] = json.loads(rows.read_text("utf-8"))
+            outcome["rows"] = json.loads(rows.read_text("utf-8"))
         if process.returncode or not rows.exists():
             end = log.read_text("utf-8", errors="replace")[-3000:]
-            found["error"] = f"{found.get('error', process.returncode)}\n{end}"
-    return {"seconds": round(time.perf_counter() - started, 1), **found}
+            outcome["error"] = f"{outcome.get('error', process.returncode)}\n{end}"
+    return {"seconds": round(time.perf_counter() - started, 1), **outcome}
 
 
 def _versions() -> Iterator[tuple[str, str]]:
@@ -418,15 +418,15 @@ def main() -> None:
             rows.append(row)  # what there is by the end of the time stays
             write_atomically(flags.folder / "rows.json", json.dumps(rows))
     else:
-        found = {
+        report = {
             "date": str(datetime.date.today()),
             "versions": dict(_versions()),
             "pieces": results.read_json(flags.out).get("pieces", {}) if flags.only else {},
         }
         for name in flags.only.split(",") if flags.only else every:
-            found["pieces"][name] = _run_piece(name, every[name], ["--quick"] * flags.quick)
-            flags.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-            print(name, {**found["pieces"][name], "rows": "..."}, flush=True)
+            report["pieces"][name] = _run_piece(name, every[name], ["--quick"] * flags.quick)
+            flags.out.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+            print(name, {**report["pieces"][name], "rows": "..."}, flush=True)
 
 
 if __name__ == "__main__":

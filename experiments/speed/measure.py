@@ -142,9 +142,9 @@ def _worker(
 
 def _turn(worker: Worker, calls: int) -> Row:
     """One turn; the seconds of one call."""
-    found = worker(calls)
-    seconds, version = found["seconds"] / calls, worker.first["version"]
-    return {**found, "seconds": seconds, "calls": calls, "version": version}
+    row = worker(calls)
+    seconds, version = row["seconds"] / calls, worker.first["version"]
+    return {**row, "seconds": seconds, "calls": calls, "version": version}
 
 
 def main() -> None:
@@ -165,13 +165,13 @@ def main() -> None:
     parser.add_argument("--before", default="", help="another checkout of this project")
     flags = parser.parse_args()
     run = works[flags.work]
-    asked: dict[str, Any] = {**(run.measure or {}), "before": flags.before}
+    settings: dict[str, Any] = {**(run.measure or {}), "before": flags.before}
     if flags.programs:
-        asked["programs"] = flags.programs.split(",")
+        settings["programs"] = flags.programs.split(",")
     if flags.rounds:
-        asked["rounds"] = flags.rounds
+        settings["rounds"] = flags.rounds
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(run.resolved, Path(folder), **asked)
+        rows = measure(run.resolved, Path(folder), **settings)
     labelled = table.with_limits(run, [{"work": flags.work, **row} for row in rows])
     print(results.table(table.lines(labelled)))
 

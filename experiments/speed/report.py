@@ -18,8 +18,10 @@ def report(runs: list[Finished], out: Path) -> str:
     rows = [row for run in runs for row in table.with_limits(run.run, results.rows([run]))]
     name = "multi30k" if table.of_work(rows, "epoch") else "cpu"
     results.write_csv(out / f"{name}.csv", rows)
-    found = claims.found(rows)
-    results.write_summary(out, {f"{name}/{claim.text}": median for claim, median in found.items()})
+    medians = claims.found(rows)
+    results.write_summary(
+        out, {f"{name}/{claim.text}": median for claim, median in medians.items()}
+    )
     tables = {
         "Claims": claims.lines(rows),
         "Times": _times(rows),
@@ -113,15 +115,15 @@ def _sum(rows: Sequence[Row], column: str) -> float:
 
 def _figure(rows: Sequence[Row]):
     """A line for each work, a point for each program."""
-    drawn = [row for row in rows if row["work"] in _DRAWN and "rate" not in row]
-    works = [work for (work,) in results.group(drawn, "work")]
-    programs = [name for (name,) in results.group(drawn, "program") if name != "ours"]
+    timings = [row for row in rows if row["work"] in _DRAWN and "rate" not in row]
+    works = [work for (work,) in results.group(timings, "work")]
+    programs = [name for (name,) in results.group(timings, "program") if name != "ours"]
     figure, (ax,) = figures.panels(1, 1)
     for program in programs:
         points = [
-            (results.median(found), place)
+            (results.median(ratios), place)
             for place, work in enumerate(works)
-            if (found := table.ratios(table.of_work(rows, work), program, "ours"))
+            if (ratios := table.ratios(table.of_work(rows, work), program, "ours"))
         ]
         looks: dict[str, Any] = figures.style(program, programs) | {"linestyle": "none"}
         looks["label"] = table.title(program)

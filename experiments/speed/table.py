@@ -36,21 +36,21 @@ def with_limits(run: Run, rows: Sequence[Row]) -> list[Row]:
     That is the time of its products at the rate of the products alone in the same round, in the
     same number format. Products themselves get their "rate" instead, operations a second.
     """
-    asked = run.measure or {}
-    changed = {**run.overrides, **asked["changes"]}
+    settings = run.measure or {}
+    changed = {**run.overrides, **settings["changes"]}
     config = load(str(ROOT / run.config), changed)
-    operations = limit.operations(config, asked.get("work", ""), asked.get("arguments", {}))
+    operations = limit.operations(config, settings.get("work", ""), settings.get("arguments", {}))
     each = limit.products(limit.PRODUCTS)
     rates = {row["round"]: each / row["seconds"] for row in rows if row.get("program") == _PRODUCTS}
-    found = []
+    extended_rows = []
     for row in rows:
         program = PROGRAMS.get(row.get("program", ""))
         if program is not None and program.work == "products":
             row = {**row, "rate": each / row["seconds"]}
         elif operations is not None and rates and row["program"] != "ours_float32":
             row = {**row, "limit": operations / rates[row["round"]]}
-        found.append(row)
-    return found
+        extended_rows.append(row)
+    return extended_rows
 
 
 def title(program: str) -> str:
@@ -60,7 +60,7 @@ def title(program: str) -> str:
 
 def lines(rows: Sequence[Row]) -> list[Row]:
     """The lines of one work, one for each program but the products alone."""
-    found = []
+    table = []
     for (program,), members in results.group(rows, "program").items():
         if "rate" in members[0]:
             continue
@@ -71,5 +71,5 @@ def lines(rows: Sequence[Row]) -> list[Row]:
         shares = [row["limit"] / row["seconds"] for row in members if "limit" in row]
         line["share of the limit"] = results.median_interval(shares, ".2f") if shares else ""
         line["peak memory (GB)"] = max(row["peak_bytes"] for row in members) / 1e9
-        found.append(line)
-    return found
+        table.append(line)
+    return table

@@ -25,10 +25,10 @@ def watch(config_file: Path) -> list[Row]:
         process = subprocess.Popen(command)  # what it prints goes into this run's log
         while process.poll() is None:
             time.sleep(_SECONDS)
-            held = _held_bytes(process.pid)
+            memory = _held_bytes(process.pid)
             for record in list(read_metrics(workdir))[len(rows) :]:
                 seconds = record.get("time/seconds")
-                rows.append({"step": record["step"], "seconds": seconds, "held_bytes": held})
+                rows.append({"step": record["step"], "seconds": seconds, "held_bytes": memory})
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with status {process.returncode}")
     return rows

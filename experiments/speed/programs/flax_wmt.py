@@ -105,7 +105,7 @@ def packed(
         if rows[-1] and (lengths[0] > source_length or lengths[1] > target_length):
             rows.append([])
         rows[-1].append(pair)
-    found = {}
+    arrays = {}
     for side, (name, length) in enumerate((("inputs", source_length), ("targets", target_length))):
         shape = (len(rows), length)
         tokens, positions, segments = (np.zeros(shape, np.int32) for _ in range(3))
@@ -115,12 +115,12 @@ def packed(
             tokens[number, :size] = list(itertools.chain(*texts))
             positions[number, :size] = list(itertools.chain(*(range(len(text)) for text in texts)))
             segments[number, :size] = np.repeat(range(1, len(texts) + 1), list(map(len, texts)))
-        found |= {
+        arrays |= {
             name: tokens,
             f"{name}_position": positions,
             f"{name}_segmentation": segments,
         }
-    return found
+    return arrays
 
 
 def _steps(train: Any, config: dict, batches: Iterable[dict[str, np.ndarray]]) -> Work:
@@ -159,8 +159,8 @@ def _decode(train: Any, config: dict, *, tokens: int) -> Work:
     )
 
     def work() -> None:
-        found = predict(prompt, params, cache(prompt), -1, length)  # -1: no token ends a sentence
-        assert np.asarray(found).shape[-1] == tokens
+        ids = predict(prompt, params, cache(prompt), -1, length)  # -1: no token ends a sentence
+        assert np.asarray(ids).shape[-1] == tokens
 
     return work
 

@@ -43,14 +43,14 @@ def main() -> None:
 
     @torch.inference_mode()
     def work() -> None:
-        found = model.generate(
+        ids = model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=tokens,
             min_new_tokens=tokens,
             **how,
         )
-        assert found.shape[1] - added == tokens, f"{found.shape[1] - added} tokens, not {tokens}"
+        assert ids.shape[1] - added == tokens, f"{ids.shape[1] - added} tokens, not {tokens}"
 
     versions = f"transformers {transformers.__version__}, PyTorch {torch.__version__}"
     worker.serve(answers, work, versions, torch.cuda.max_memory_allocated)

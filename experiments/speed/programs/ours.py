@@ -115,8 +115,8 @@ def _decode(run: Run, *, tokens: int) -> Work:
     )
 
     def work() -> None:
-        found = generate(decoder, params, [(prompts, rows)], jax.random.key(0))
-        lengths = {len(ids) + 1 for ids in itertools.chain(*found)}
+        outputs = generate(decoder, params, [(prompts, rows)], jax.random.key(0))
+        lengths = {len(ids) + 1 for ids in itertools.chain(*outputs)}
         assert lengths == {tokens}, f"{lengths} tokens instead of {tokens}"
 
     return work
@@ -155,8 +155,8 @@ def _random_batch(run: Run) -> dict[str, np.ndarray]:
     """Rows full of random tokens, in all that a training batch holds."""
     shapes = run.abstract_batch()
     (shape,) = {each.shape for each in shapes.values()}
-    drawn: Any = lab.random_batch(jax.random.key(0), run.model.config.vocab_size, *shape)
-    return {name: np.asarray(drawn[name]) for name in shapes}
+    batch: Any = lab.random_batch(jax.random.key(0), run.model.config.vocab_size, *shape)
+    return {name: np.asarray(batch[name]) for name in shapes}
 
 
 WORKS: dict[str, Callable[..., Work]] = {

@@ -55,8 +55,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, source: Tensor | None, mask: Tensor):
         """mask: of the source's real tokens, (B, 1, 1, S)."""
-        own = mask if self.cross is None else None
-        y = self.attention(x, None, own, causal=self.cross is not None)
+        self_mask = mask if self.cross is None else None
+        y = self.attention(x, None, self_mask, causal=self.cross is not None)
         x = self.norms[0](x + self.dropout(y))
         if self.cross is not None:
             x = self.norms[1](x + self.dropout(self.cross(x, source, mask, causal=False)))
