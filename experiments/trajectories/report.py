@@ -44,12 +44,12 @@ def _distance(rows: Sequence[Row]) -> float:
 
 def _figure(rows: Sequence[Row], models: Sequence[str]):
     """A panel for each step: logged as lines, measured as points, over sublayers."""
-    chosen = [row for row in rows if row["name"] == "decoder/dependency"]
-    steps = sorted({row["step"] for row in chosen})
+    dependencies = [row for row in rows if row["name"] == "decoder/dependency"]
+    steps = sorted({row["step"] for row in dependencies})
     figure, axes = figures.panels(1, len(steps))
     for ax, step in zip(axes, steps, strict=True):
         for model in models:
-            mine = [row for row in chosen if row["step"] == step and row["model"] == model]
+            mine = [row for row in dependencies if row["step"] == step and row["model"] == model]
             looks = figures.style(model, models)
             places = [row["layer"] for row in mine]
             ax.plot(places, [row["logged"] for row in mine], **{**looks, "marker": ""})
