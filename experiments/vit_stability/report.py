@@ -32,8 +32,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     results.write_csv(out / "scores.csv", rows)
     sensitivities = {
         arm: [
-            rates.sensitivity(rates.grid(own), MOST)
-            for own in results.group(members, "seed").values()
+            rates.sensitivity(rates.grid(cell), MOST)
+            for cell in results.group(members, "seed").values()
         ]
         for (arm,), members in results.group(rows, "arm").items()
     }
@@ -48,12 +48,12 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     cells = [
         {"arm": figures.title(arm), "learning rate": rate}
         | {
-            "runs": ", ".join(row["status"] for row in own),
-            "loss": results.interval(row["loss"] for row in own),
-            "accuracy": results.interval(row["accuracy"] for row in own),
-            "largest attention logit": results.interval(row["largest_logit"] for row in own),
+            "runs": ", ".join(row["status"] for row in cell),
+            "loss": results.interval(row["loss"] for row in cell),
+            "accuracy": results.interval(row["accuracy"] for row in cell),
+            "largest attention logit": results.interval(row["largest_logit"] for row in cell),
         }
-        for (arm, rate), own in results.group(rows, "arm", "learning_rate").items()
+        for (arm, rate), cell in results.group(rows, "arm", "learning_rate").items()
     ]
     results.write_summary(out, numbers)
     figure = figures.lines(
