@@ -43,34 +43,34 @@ def measure(
     dead = jax.jit(lambda params, batch: dead_branches(run.model, params, batch))
     rows = []
     for rate in learning_rates:
-        found = {f"{name}/{step}": math.nan for step in READINGS for name in NUMBERS}
-        found["dead"] = math.nan
+        metrics = {f"{name}/{step}": math.nan for step in READINGS for name in NUMBERS}
+        metrics["dead"] = math.nan
         before: list[Params] = []
 
-        def watch(made: Made, found: Any = found, before: Any = before) -> None:
-            step = made.step - burn_in
+        def watch(update: Made, metrics: Any = metrics, before: Any = before) -> None:
+            step = update.step - burn_in
             if step in READINGS:
-                numbers = look(made, before.pop())
-                found.update({f"{name}/{step}": value for name, value in numbers.items()})
+                numbers = look(update, before.pop())
+                metrics.update({f"{name}/{step}": value for name, value in numbers.items()})
             if step + 1 in READINGS:
-                before.append(jax.tree.map(jnp.copy, made.state.params))
-            if made.step == run.train.steps:
-                found["dead"] = float(dead(made.state.params, made.batch))
+                before.append(jax.tree.map(jnp.copy, update.state.params))
+            if update.step == run.train.steps:
+                metrics["dead"] = float(dead(update.state.params, update.batch))
 
         row = trainings.row(rate, seed, watch)
-        rows.append(row | {"curvature": curvature} | found)
+        rows.append(row | {"curvature": curvature} | metrics)
     return rows
 
 
 def dead_branches(model: Model, params: Params, batch: Batch) -> Float[Array, ""]:
     """The share of the stack's sublayers whose branch is nearly the same for all tokens."""
-    shown = observed.observe(model, params, batch)[1]["decoder"]
+    activations = observed.observe(model, params, batch)[1]["decoder"]
 
     def over_tokens(x: Float[Array, "n B T D"]) -> Float[Array, "n"]:
-        real = shown.real[None, :, :, None]
+        real = activations.real[None, :, :, None]
         return jnp.mean(jnp.var(x, axis=(1, 2), where=real), axis=-1)
 
-    return jnp.mean(over_tokens(shown.branches) < DEAD * over_tokens(shown.inputs))
+    return jnp.mean(over_tokens(activations.branches) < DEAD * over_tokens(activations.inputs))
 
 
 def _look(trainings: Trainings, curvature: bool) -> Callable[[Made, Params], dict[str, float]]:
@@ -79,13 +79,15 @@ def _look(trainings: Trainings, curvature: bool) -> Callable[[Made, Params], dic
     turned = jax.jit(lambda old, new: steps.update(old, new, run.roles)["decoder"].angle.mean())
     read, limit = make_sharpness(run), threshold(run.optimizer.beta1)
 
-    def look(made: Made, before: Params) -> dict[str, float]:
-        found = {"angle": float(turned(before, made.state.params))}
+    def look(update: Made, before: Params) -> dict[str, float]:
+        metrics = {"angle": float(turned(before, update.state.params))}
         if curvature:
-            numbers = {name: float(value) for name, value in read(made.state, made.batch).items()}
+            numbers = {
+                name: float(value) for name, value in read(update.state, update.batch).items()
+            }
             met = numbers["preconditioned_sharpness"]
-            found["sharpness"], found["preconditioned_sharpness"] = numbers["sharpness"], met
-            found["edge"] = float(made.metrics["learning_rate"]) * met / limit
-        return found
+            metrics["sharpness"], metrics["preconditioned_sharpness"] = numbers["sharpness"], met
+            metrics["edge"] = float(update.metrics["learning_rate"]) * met / limit
+        return metrics
 
     return look

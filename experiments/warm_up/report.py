@@ -51,26 +51,26 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     rows = results.rows(runs)
     results.write_csv(out / "losses.csv", rows)
     blocks, numbers = [], {}
-    for (scheme,), own in results.group(rows, "scheme").items():
-        arms = {arm: mine for (arm,), mine in results.group(own, "arm").items()}
-        found = findings(arms)
+    for (scheme,), members in results.group(rows, "scheme").items():
+        arms = {arm: mine for (arm,), mine in results.group(members, "arm").items()}
+        tests = findings(arms)
         lines = [_line(arm, mine) for arm, mine in arms.items()]
-        numbers |= _numbers(scheme, arms, found)
+        numbers |= _numbers(scheme, arms, tests)
         blocks += [
             f"### {figures.title(scheme)}",
             results.table(lines),
             figures.save(
-                figures.by_learning_rate(own, by="arm", panel="kind"),
+                figures.by_learning_rate(members, by="arm", panel="kind"),
                 out,
                 f"losses_{scheme}",
                 f"{figures.title(scheme)}: validation loss over the learning rate; trainings that "
                 "diverged stand at the loss before training",
             ),
-            _decision(found),
+            _decision(tests),
             _durations(arms),
         ]
-        if read := [_curvature(row) for row in own if row["curvature"]]:
-            blocks += [_above_the_edge(own), results.table(read)]
+        if read := [_curvature(row) for row in members if row["curvature"]]:
+            blocks += [_above_the_edge(members), results.table(read)]
     results.write_summary(out, numbers)
     about = (
         "The boundary is the first learning rate above the best one from which on all of the grid "
@@ -87,7 +87,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
 def boundaries(rows: Sequence[Row]) -> list[float]:
     """The failure boundary of each seed; see `rates.boundary`."""
     seeds = results.group(rows, "seed").values()
-    return [rates.boundary(own) for own in seeds]
+    return [rates.boundary(seed) for seed in seeds]
 
 
 def heights(rows: Sequence[Row], grid: Sequence[float]) -> list[int]:
@@ -99,7 +99,7 @@ def heights(rows: Sequence[Row], grid: Sequence[float]) -> list[int]:
 def best(rows: Sequence[Row]) -> tuple[float, list[float]] | None:
     """Of the learning rates at which all seeds train, the best one and the seeds' losses."""
     cells = results.group(rows, "learning_rate").values()
-    rate = rates.best_rate([row for own in cells if all(map(rates.trains, own)) for row in own])
+    rate = rates.best_rate([row for cell in cells if all(map(rates.trains, cell)) for row in cell])
     if rate is None:
         return None
     return rate, [row["loss"] for row in rows if row["learning_rate"] == rate]
@@ -123,15 +123,15 @@ def findings(arms: Mapping[str, Sequence[Row]]) -> dict[str, Finding]:
     known = {arm: [-loss for loss in each[1]] for arm in arms if (each := best(arms[arm]))}
     limits = {arm: [-rates.limit(rows[0])] * _seeds(rows) for arm, rows in arms.items()}
     of_heights, of_losses = (results.pooled_deviation(list(x.values())) for x in (high, known))
-    found = {}
+    tests = {}
     for test in (BURN_IN, GI_ADAM, TOP):
         if shared and {NONE, LONG, test} <= arms.keys():
-            found[test] = rescue(high, test, of_heights)
+            tests[test] = rescue(high, test, of_heights)
     if {NONE, LONG, LAMB} <= arms.keys():
-        found[LAMB] = rescue(limits | known, LAMB, of_losses)
+        tests[LAMB] = rescue(limits | known, LAMB, of_losses)
     if {LION, LION_LONG} <= arms.keys():
-        found[LION] = need(high, of_heights, most=len(_grid(arms[LION])))
-    return found
+        tests[LION] = need(high, of_heights, most=len(_grid(arms[LION])))
+    return tests
 
 
 def rescue(values: Mapping[str, Sequence[float]], test: str, deviation: Deviation) -> Finding:
@@ -179,8 +179,8 @@ def fitting(found: Mapping[str, Finding]) -> dict[str, tuple[int, int]]:
     }
 
 
-def _gains(found: Estimate) -> bool:
-    return found.counts and found.value > 0
+def _gains(estimate: Estimate) -> bool:
+    return estimate.counts and estimate.value > 0
 
 
 def _grid(rows: Sequence[Row]) -> set[float]:
@@ -191,12 +191,12 @@ def _seeds(rows: Sequence[Row]) -> int:
     return len(results.group(rows, "seed"))
 
 
-def _decision(found: Mapping[str, Finding]) -> str:
+def _decision(tests: Mapping[str, Finding]) -> str:
     """The tests against what each cause predicts, which is bold where it came out."""
-    if not found:
+    if not tests:
         return "No test was run."
     lines = []
-    for test, each in found.items():
+    for test, each in tests.items():
         unit = "nats" if test == LAMB else "steps"
         predicted = PREDICTIONS.get(test, ("",) * len(CAUSES))
         lines.append(
@@ -211,13 +211,13 @@ def _decision(found: Mapping[str, Finding]) -> str:
                 for cause, word in zip(CAUSES, predicted, strict=True)
             }
         )
-    counts = ", ".join(f"{cause} {right} of {n}" for cause, (right, n) in fitting(found).items())
-    told = (
+    counts = ", ".join(f"{cause} {right} of {n}" for cause, (right, n) in fitting(tests).items())
+    summary = (
         "What the tests show, and what each cause predicts (bold where it came out); gains in "
         "steps of the grid of learning rates, of LAMB in best loss, with 95 % intervals (by t). "
         f"Tests that decide and came out as predicted: {counts}."
     )
-    return "\n\n".join([told, results.table(lines)])
+    return "\n\n".join([summary, results.table(lines)])
 
 
 def durations(arms: Mapping[str, Sequence[Row]]) -> list[Row]:
@@ -225,37 +225,37 @@ def durations(arms: Mapping[str, Sequence[Row]]) -> list[Row]:
     all seeds of both train. The deviation is pooled over all that do."""
     cells = {}
     for arm in (NONE, SHORT, LONG):
-        for (rate,), own in results.group(arms.get(arm, []), "learning_rate").items():
-            if all(map(rates.trains, own)):
-                cells[rate, arm] = [row["loss"] for row in own]
+        for (rate,), members in results.group(arms.get(arm, []), "learning_rate").items():
+            if all(map(rates.trains, members)):
+                cells[rate, arm] = [row["loss"] for row in members]
     deviation = results.pooled_deviation(list(cells.values()))
-    found = []
+    changes = []
     for shorter, longer in itertools.pairwise(arm for arm in (NONE, SHORT, LONG) if arm in arms):
         for rate in sorted(_grid(arms[shorter]) & _grid(arms[longer])):
             a, b = cells.get((rate, longer)), cells.get((rate, shorter))
             change = None if a is None or b is None else results.difference(a, b, deviation)
             names = {"learning_rate": rate, "longer": longer, "shorter": shorter}
-            found.append(names | {"difference": change})
-    return found
+            changes.append(names | {"difference": change})
+    return changes
 
 
 def _durations(arms: Mapping[str, Sequence[Row]]) -> str:
-    found = durations(arms)
-    differences = [row["difference"] for row in found if row["difference"] is not None]
+    changes = durations(arms)
+    differences = [row["difference"] for row in changes if row["difference"] is not None]
     lower = sum(each.counts and each.value < 0 for each in differences)
-    told = (
+    summary = (
         "What a longer warm-up changes in the loss at the same learning rate, where all seeds of "
         f"both train: lower beyond the 95 % interval in {lower} of {len(differences)} cells."
     )
     lines = []
-    for (rate,), own in results.group(found, "learning_rate").items():
+    for (rate,), members in results.group(changes, "learning_rate").items():
         line: Row = {"learning rate": f"{rate:g}"}
-        for row in own:
+        for row in members:
             change = row["difference"]
             text = "not all train" if change is None else f"{change:+}"
             line[f"{row['longer']} - {row['shorter']}"] = text
         lines.append(line)
-    return "\n\n".join([told, results.table(lines)]) if lines else told
+    return "\n\n".join([summary, results.table(lines)]) if lines else summary
 
 
 # Tables and figures ------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def _durations(arms: Mapping[str, Sequence[Row]]) -> str:
 
 def _line(arm: str, rows: Sequence[Row]) -> Row:
     good, bad = ([row for row in rows if rates.trains(row) == which] for which in (True, False))
-    found, grid = best(rows), sorted(_grid(rows))
+    optimum, grid = best(rows), sorted(_grid(rows))
     line = {
         "arm": arm,
         "trained": f"{len(good)} of {len(rows)}",
@@ -278,8 +278,8 @@ def _line(arm: str, rows: Sequence[Row]) -> Row:
         "dead, trained": _mean([row["dead"] for row in good]),
         "dead, failed": _mean([row["dead"] for row in bad]),
     }
-    if found:
-        rate, losses = found
+    if optimum:
+        rate, losses = optimum
         line["best rate"] = f"{rate:g}{' (end of the grid)' * (rate in (grid[0], grid[-1]))}"
         line["best loss"] = f"{np.mean(losses):.3f} ({len(losses)} seeds)"
     return line
@@ -297,7 +297,7 @@ def _extreme(word: str, choose: Any, rows: Sequence[Row]) -> str:
 def _largest(name: str, rows: Sequence[Row]) -> list[float]:
     """The largest reading of each training; of those that were read before they diverged."""
     each = [[row[f"{name}/{step}"] for step in READINGS] for row in rows]
-    return [max(known) for own in each if (known := [x for x in own if x is not None])]
+    return [max(known) for readings in each if (known := [x for x in readings if x is not None])]
 
 
 def _mean(values: Sequence[float | None]) -> str:
@@ -312,8 +312,8 @@ def _above_the_edge(rows: Sequence[Row]) -> str:
     """How many trainings met the edge, by how they ended."""
     counts = {}
     for trains in (False, True):
-        own = [row for row in rows if row["curvature"] and rates.trains(row) == trains]
-        edges = _largest("edge", own)
+        members = [row for row in rows if row["curvature"] and rates.trains(row) == trains]
+        edges = _largest("edge", members)
         counts[trains] = f"{sum(edge > 1 for edge in edges)} of {len(edges)}"
     return (
         f"Curvature after steps {_STEPS}, one seed. After at least one it is above the edge in "
@@ -337,7 +337,7 @@ def _curvature(row: Row) -> Row:
 
 
 def _numbers(
-    scheme: str, arms: Mapping[str, Sequence[Row]], found: Mapping[str, Finding]
+    scheme: str, arms: Mapping[str, Sequence[Row]], tests: Mapping[str, Finding]
 ) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for arm, rows in arms.items():
@@ -345,9 +345,9 @@ def _numbers(
         numbers[f"trained/{scheme}/{arm}"] = sum(map(rates.trains, rows))
         numbers[f"best_loss/{scheme}/{arm}"] = float(np.mean(least[1])) if least else None
         numbers[f"boundary/{scheme}/{arm}"] = float(np.median(boundaries(rows)))
-    for test, each in found.items():
+    for test, each in tests.items():
         numbers[f"found/{scheme}/{test}"] = each.said
         numbers[f"gained/{scheme}/{test}"] = each.gained.value
-    for cause, (right, _) in fitting(found).items():
+    for cause, (right, _) in fitting(tests).items():
         numbers[f"fits/{scheme}/{cause}"] = right
     return numbers
