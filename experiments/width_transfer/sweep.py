@@ -46,16 +46,16 @@ def _runs(width: int, steps: int, measured: str, arguments: dict[str, Any]) -> l
 
 def cpu(quick: bool) -> list[Run]:
     """Characters: three seeds, of the widest model one; and the coordinate check of all."""
-    found, steps = [], 100 if quick else 500
+    runs, steps = [], 100 if quick else 500
     for width in WIDTHS[:2] if quick else WIDTHS:
         seeds, rates = (WIDEST_SEEDS, WIDEST_RATES) if width == WIDTHS[-1] else (3, RATES)
         if quick:
             seeds, rates = 1, RATES[2:7:2]
         trained = {"learning_rates": rates, "seeds": seeds}
         checked = {"checked_rate": CHECKED_RATE, "seeds": 2 if quick else 5}
-        found += _runs(width, steps, "losses", trained)
-        found += _runs(width, steps, "coordinates", checked)
-    return found
+        runs += _runs(width, steps, "losses", trained)
+        runs += _runs(width, steps, "coordinates", checked)
+    return runs
 
 
 SWEEPS = {"cpu": cpu}
