@@ -36,11 +36,11 @@ from transformer_jax.models.stacks import Place, Prompts, Stacks, Vectors
 class Context(NamedTuple):
     """What decoding keeps of the texts that it translates or continues.
 
-    own: what the decoder keeps (see `stacks.Layers.start`).
+    decoder: what the decoder keeps (see `stacks.Layers.start`).
     table: what gives logits, in the compute dtype.
     """
 
-    own: Any
+    decoder: Any
     prompts: Prompts | None
     table: Float[Array, "V D"]
 
@@ -115,7 +115,7 @@ class Writer(Architecture):
         slot = index if context.prompts is None else context.prompts.width + index
         x = self.table.embed(tokens[:, None])
         place = Place(slot, context.prompts, ancestors)
-        x, cache = self.decoder.step(x, context.own, cache, place)
+        x, cache = self.decoder.step(x, context.decoder, cache, place)
         projected = dataclasses.replace(self._next_tokens(x), table=context.table)
         return projected.logits(kernel_first)[:, 0], cache
 

@@ -72,7 +72,7 @@ class Place(NamedTuple):
         slots = self.slot + jnp.arange(count)
         return jnp.maximum(slots[None] - self.first(rows)[:, None], 0)
 
-    def seen(self, rows: int, count: int, slots: int, back: int | None) -> Bool[Array, "#N T S"]:
+    def mask(self, rows: int, count: int, slots: int, back: int | None) -> Bool[Array, "#N T S"]:
         """Which of all slots so many new tokens see: those before them and their own.
 
         back: how many they see at most; None: all.

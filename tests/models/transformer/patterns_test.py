@@ -134,7 +134,7 @@ def test_layers_that_are_alike_make_the_program_of_one_kind():
     for kind in ("window", "unturned", "window_unturned"):
         window = 3 if "window" in kind else None
         config = config_of(layer_pattern=(kind,), window=window, window_rotary_base=None)
-        assert pattern(config, "decoder").own() == (None, None)
+        assert pattern(config, "decoder").arrays() == (None, None)
 
 
 @pytest.mark.parametrize(("kernel", "remat"), [("xla", "none"), ("splash", "hidden")])

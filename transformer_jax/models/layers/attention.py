@@ -259,7 +259,7 @@ class Attention(nn.Module):
         self,
         x: Float[Array, "B T D"],
         cache: Slots,
-        seen: Bool[Array, "#B #Q S"],
+        mask: Bool[Array, "#B #Q S"],
         rotation: Rotation | None = None,
         bias: Float[Array, "1 H T S"] | Distances | None = None,
         *,
@@ -268,7 +268,7 @@ class Attention(nn.Module):
         """Attends from x to what `slots` made, without dropout.
 
         Args:
-          seen: True where a query sees a slot of a row. Of several hypotheses, in adjacent rows,
+          mask: True where a query sees a slot of a row. Of several hypotheses, in adjacent rows,
             each sees slots of any of their rows, so a row has the queries of all (Q = hypotheses *
             T, and Q = T where there is one).
         """
@@ -293,7 +293,7 @@ class Attention(nn.Module):
         if bias is not None:
             scores = scores + bias
         scores = soft_cap(scores, self.config.attention_softcap)
-        logits = jnp.where(seen[:, None], scores, MASKED)
+        logits = jnp.where(mask[:, None], scores, MASKED)
         # Over the slots of all rows of a sentence at once
         by_sentence = logits.reshape(-1, hypotheses, *logits.shape[1:])
         weights = self.weighing(by_sentence, self.sink, (1, -1)).reshape(logits.shape)

@@ -42,13 +42,13 @@ def look(
     queries: Float[Array, "B Q A"],
     keys: Float[Array, "B S A"],
     vector: Float[Array, "A"],
-    seen: Bool[Array, "#B #Q S"],
+    mask: Bool[Array, "#B #Q S"],
 ) -> Float[Array, "B Q S"]:
     """The weights of additive attention, softmax of v tanh(q + k) (Bahdanau et al. 2014, A.1.2)."""
     sums = jnp.tanh(queries.astype(keys.dtype)[:, :, None] + keys[:, None])
     vector = vector.astype(sums.dtype)
     scores = jnp.einsum("BQSA,A->BQS", sums, vector, preferred_element_type=jnp.float32)
-    return jax.nn.softmax(jnp.where(seen, scores, MASKED))
+    return jax.nn.softmax(jnp.where(mask, scores, MASKED))
 
 
 def orthogonal(key: Any, shape: tuple[int, ...]) -> Float[Array, "D G E"]:

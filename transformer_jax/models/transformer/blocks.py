@@ -22,7 +22,7 @@ from transformer_jax.models.transformer.config import (
     scheme,
     tells_set,
 )
-from transformer_jax.models.transformer.patterns import Own
+from transformer_jax.models.transformer.patterns import LayerPattern
 from transformer_jax.models.transformer.residual import Carry, ResidualSublayer, Scales
 from transformer_jax.models.transformer.schemes import Kind, Stack
 
@@ -48,26 +48,26 @@ class WholeRows:
     cross_offsets: Offsets | None
     deterministic: bool = struct.field(pytree_node=False)
 
-    def of_layer(self, own: Own) -> "WholeRows":
+    def of_layer(self, pattern: LayerPattern) -> "WholeRows":
         """With the mask and the rotation of one layer."""
         mask: Any = self.mask
-        if own.windowed is not None:
-            mask = mask.of_layer(own.windowed)
+        if pattern.windowed is not None:
+            mask = mask.of_layer(pattern.windowed)
         rotation = self.rotation
-        if own.rotation is not None:
-            rotation = jax.tree.map(lambda parts: parts[own.rotation], rotation)
+        if pattern.rotation is not None:
+            rotation = jax.tree.map(lambda parts: parts[pattern.rotation], rotation)
         return dataclasses.replace(self, mask=mask, rotation=rotation)
 
 
 class NewTokens(NamedTuple):
     """Where new tokens stand: their slot in the cache, the slots they see, and their rotation.
 
-    bias: as of `WholeRows`. seen, hypotheses: as of `Attention.cached`. source_mask: which tokens
+    bias: as of `WholeRows`. mask, hypotheses: as of `Attention.cached`. source_mask: which tokens
     of its source (B, S) a text sees, for a decoder that has an encoder.
     """
 
     slot: Int[Array, ""]
-    seen: Bool[Array, "#N Q S"]
+    mask: Bool[Array, "#N Q S"]
     rotation: Rotation | None
     bias: Any
     hypotheses: int
@@ -95,7 +95,7 @@ class Block(nn.Module):
             self.self_attention_bias = positions.bias(config, stack == "decoder")
 
     def __call__(
-        self, carry: Carry, layer: tuple[Scales, Own, Any], shared: WholeRows
+        self, carry: Carry, layer: tuple[Scales, LayerPattern, Any], shared: WholeRows
     ) -> tuple[Carry, tuple[Any, Carry | None]]:
         """All positions at once, what the layer's memory becomes, and for a set what it leaves.
 
@@ -152,7 +152,7 @@ class Block(nn.Module):
             cache = cache.write(self.self_attention.slots(h, shared.rotation), shared.slot)
             bias = self._bias(shared.bias, h.shape[1], cache.keys.shape[3], shared.slot)
             return self.self_attention.cached(
-                h, cache, shared.seen, shared.rotation, bias, hypotheses=shared.hypotheses
+                h, cache, shared.mask, shared.rotation, bias, hypotheses=shared.hypotheses
             )
 
         def look(h):

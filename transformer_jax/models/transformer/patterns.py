@@ -38,7 +38,7 @@ LAYER_KINDS = {
 }
 
 
-class Own(NamedTuple):
+class LayerPattern(NamedTuple):
     """What self-attentions differ in, arrays (L,) of a stack and () of a layer; None: in nothing.
 
     windowed: whether a layer has the window. rotation: its number in `Pattern.rotations`.
@@ -90,7 +90,7 @@ class Pattern(NamedTuple):
         period = zip(self.windowed, self.bases, strict=True)
         return itertools.islice(itertools.cycle(period), self.layers)
 
-    def own(self) -> Own:
+    def arrays(self) -> LayerPattern:
         """What rides through the scan."""
         windowed = rotation = None
         if len(self.windows) > 1:
@@ -98,7 +98,7 @@ class Pattern(NamedTuple):
         if len(self.rotations) > 1:
             numbers = [self.rotations.index(base) for base in self.bases]
             rotation = np.resize(np.array(numbers, np.int32), self.layers)
-        return Own(windowed, rotation)
+        return LayerPattern(windowed, rotation)
 
 
 def stacked_rotation(rotations: Sequence[Rotation | None]) -> Rotation | None:

@@ -66,13 +66,13 @@ class Carry(NamedTuple):
     Attributes:
       x: the residual stream.
       omega: what Admin's profiling starts the next omega from.
-      kept: what the scheme keeps besides x: the sum of all branches and the stack's input, the
+      stash: what the scheme keeps besides x: the sum of all branches and the stack's input, the
         layer's input, or the stack's; None where it keeps nothing.
     """
 
     x: Float[Array, "B T D"]
     omega: Float[Array, ""]
-    kept: Any
+    stash: Any
 
     @classmethod
     def start(cls, config: TransformerConfig, stack: Stack, x: Float[Array, "B T D"]) -> "Carry":
@@ -190,7 +190,7 @@ def finish(
     """
     if norm is None:
         return carry.x
-    return carry.x + norm(carry.kept) if row.summed_branches else norm(carry.x)
+    return carry.x + norm(carry.stash) if row.summed_branches else norm(carry.x)
 
 
 def _scaled(scale: Float[Array, "*size"] | None, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:

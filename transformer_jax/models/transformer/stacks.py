@@ -104,7 +104,7 @@ class Layers:
             cross_mask=self._mask(Segments(segments, encoded.segments, False)) if encoded else None,
             cross_offsets=cross_offsets,
         )
-        layers = Scales.of(self.config, self.stack), self.pattern.own(), hidden
+        layers = Scales.of(self.config, self.stack), self.pattern.arrays(), hidden
         start = Carry.start(self.config, self.stack, x)
         carry, (hidden, after) = self.layers(start, layers, shared)
         if after is None:
@@ -120,7 +120,7 @@ class Layers:
         """See `stacks.Layers`."""
         stacked = self.layers.variables["params"]
         layers = tuple(
-            self._own(stacked, number) for number in range(self.config.num_decoder_layers)
+            self._layer(stacked, number) for number in range(self.config.num_decoder_layers)
         )
         sources, mask = (None,) * len(layers), None
         if encoded is not None:
@@ -144,7 +144,7 @@ class Layers:
         bound = length if place.prompts is None else min(length, config.longest_row or length)
         assert self.positions is not None  # a set is not told step by step
         x, _ = self.positions(x, positions, length=bound, deterministic=True)
-        masks, hypotheses = self._seen(place, rows, count, length), 1
+        masks, hypotheses = self._masks(place, rows, count, length), 1
         if place.ancestors is not None:
             hypotheses, mask = place.ancestors.shape[1], _holder_mask(place.holders(length))
             masks = {windowed: slots & mask for windowed, slots in masks.items()}
@@ -161,7 +161,7 @@ class Layers:
         layers = zip(context.layers, context.sources, self.pattern.kinds(), strict=True)
         for number, (layer, source, (windowed, base)) in enumerate(layers):
             layer_scales = jax.tree.map(lambda leaf, number=number: leaf[number], scales)
-            tokens = new(seen=masks[windowed], rotation=rotations[base])
+            tokens = new(mask=masks[windowed], rotation=rotations[base])
             advance = self._method(layer, "step")
             carry, slots = advance(carry, layer_scales, cache.layers[number], source, tokens)
             written.append(slots)
@@ -184,7 +184,7 @@ class Layers:
         near = near_mask(queries.shape[1], keys.shape[1], window)
         return LayerMasks(Segments(queries, keys, causal).pairs(), near)
 
-    def _seen(
+    def _masks(
         self, place: Place, rows: int, count: int, slots: int
     ) -> dict[bool, Bool[Array, "#N T S"]]:
         """Which slots so many new tokens see, in layers with a window and in those without."""
@@ -192,7 +192,7 @@ class Layers:
 
         def mask(windowed: bool) -> Bool[Array, "#N T S"]:
             bounds = context, self.config.window if windowed else None
-            return place.seen(rows, count, slots, min(filter(None, bounds), default=None))
+            return place.mask(rows, count, slots, min(filter(None, bounds), default=None))
 
         return {windowed: mask(windowed) for windowed in self.pattern.windows}
 
@@ -208,7 +208,7 @@ class Layers:
 
         return {base: rotation(base) for base in self.pattern.rotations}
 
-    def _own(self, stacked: Params, number: int) -> Params:
+    def _layer(self, stacked: Params, number: int) -> Params:
         """The parameters of one layer, apart, matrices in the compute dtype with inputs last.
 
         A scan over depth would copy each layer's cache out of one array and back into it at each
