@@ -239,7 +239,7 @@ def test_what_is_prepared_is_found_without_reading(folder, monkeypatch):
         summaries = first.summaries()
         with monkeypatch.context() as patch:
             patch.delattr(sources, "read")
-            patch.setattr(prepare, "_made", None)
+            patch.setattr(prepare, "_encoded_piece", None)
             data = dataset(folder, task)
             for name, rows in next(data.train_streams()).items():
                 np.testing.assert_array_equal(rows, batch[name])

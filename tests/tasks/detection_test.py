@@ -208,7 +208,7 @@ def test_what_is_told_comes_back_to_the_pixels_of_the_file(config, fit, size):
     box, whole = np.array([[20.0, 10.0, 40.0, 30.0]]), np.zeros((ROWS, COLUMNS, 1), np.uint8)
     _, boxes = images.fitted(whole, box / [COLUMNS, ROWS, COLUMNS, ROWS], settings)
     outputs = {"boxes": boxes, "scores": np.ones(1), "classes": np.zeros(1, int)}
-    (row,) = detection._found(run.trained(None), outputs, (ROWS, COLUMNS))
+    (row,) = detection._detections(run.trained(None), outputs, (ROWS, COLUMNS))
     np.testing.assert_allclose(row["bbox"], [20, 10, 20, 20])
 
 

@@ -250,7 +250,7 @@ def _read(schema: Schema, config_file: str, named: str | None) -> Config:
 
 def _read_json(schema: Schema, path: Path, named: str | None) -> Config:
     """The config that a work directory holds; keys that are younger have their default."""
-    flat = flatten(_saved(path))
+    flat = flatten(_saved_config(path))
     if unknown := flat.keys() - schema.keys():
         raise ValueError(
             f"it has the keys {', '.join(sorted(unknown))}, which this version does not know: its "
@@ -297,7 +297,7 @@ def _mistake(schema: Schema, path: Path, error: BaseException) -> str:
     return shorten(repr(error), 300) + place
 
 
-def _saved(path: Path) -> dict[str, Any]:
+def _saved_config(path: Path) -> dict[str, Any]:
     """The content of a config.json; ValueError in one line where it is none."""
     with reading(path, "restore it, in a work directory from checkpoints/STEP/config.json"):
         saved = json.loads("\n".join(decode_lines(path.read_bytes(), path.name)))

@@ -150,24 +150,24 @@ class Dataset:
         return [as_text(value) for column in columns for value in column]
 
     @property
-    def _own(self) -> Tokenizer | None:
+    def _tokenizer(self) -> Tokenizer | None:
         """The tokenizer; None where the recipe has none."""
         return self.tokenizer if self.settings.recipe.tokenized else None
 
     @property
     def _encoder(self) -> Tokenizer | ImageSettings | None:
         """What the recipe encodes with."""
-        return self._own if self.settings.recipe.tokenized else self.settings.images
+        return self._tokenizer if self.settings.recipe.tokenized else self.settings.images
 
     @property
     def tokenizer_fingerprint(self) -> str:
         """What tells the tokenizer from others; "none" where there is none."""
-        return self._own.fingerprint if self._own else "none"
+        return self._tokenizer.fingerprint if self._tokenizer else "none"
 
     @property
     def vocab_size(self) -> int:
         """How many ids the tokenizer has; 0 where there is none."""
-        return self._own.vocab_size if self._own else 0
+        return self._tokenizer.vocab_size if self._tokenizer else 0
 
     @functools.cached_property
     def special(self) -> SpecialIds:
@@ -239,8 +239,8 @@ class Dataset:
             streams=settings.streams,
             packing=settings.packing,
             seed=settings.seed,
-            draw=self._made(settings.recipe.draw, training=True),
-            corrupt=self._made(settings.recipe.corrupt, training=True),
+            draw=self._transform(settings.recipe.draw, training=True),
+            corrupt=self._transform(settings.recipe.corrupt, training=True),
             rows=rows,
             weights=[part.weight for part in settings.sets("train")],
         )
@@ -291,8 +291,8 @@ class Dataset:
                 sets,
                 settings.recipe.columns,
                 batch_size=settings.evaluation_batch_size,
-                draw=self._made(settings.recipe.draw, training=False),
-                corrupt=self._made(settings.recipe.corrupt, training=False),
+                draw=self._transform(settings.recipe.draw, training=False),
+                corrupt=self._transform(settings.recipe.corrupt, training=False),
             )
         ends = itertools.accumulate((arrays.counts.examples for arrays in sets), initial=0)
         parts = zip(settings.sets(name), itertools.pairwise(ends), strict=True)
@@ -333,13 +333,13 @@ class Dataset:
             self.settings,
             self._encoder,
             self.labels,
-            draw=self._made(recipe.draw, training=False),
-            corrupt=self._made(recipe.corrupt, training=False),
+            draw=self._transform(recipe.draw, training=False),
+            corrupt=self._transform(recipe.corrupt, training=False),
         )
 
     def warn_of_unknown_words(self, lines: Sequence[str]) -> None:
         """Warns where the tokenizer, if there is one, lacks words of lines that came in by hand."""
-        if self._own and (line := unknown(lines, self._own)):
+        if self._tokenizer and (line := unknown(lines, self._tokenizer)):
             logging.warning("%s", line)
 
     # What is counted and compared
@@ -355,7 +355,7 @@ class Dataset:
         """Nine images of the training split as they are trained on, as a file of PNG."""
         (arrays, *_), images = self._tokens("train"), self.settings.images
         assert images is not None  # the recipe reads some
-        corrupt = self._made(self.settings.recipe.corrupt, training=True)
+        corrupt = self._transform(self.settings.recipe.corrupt, training=True)
         return pictures.contact_sheet(arrays, corrupt, images)
 
     def check(self) -> None:
@@ -411,9 +411,9 @@ class Dataset:
                     " or ".join(f"data.max_{side}_length" for side in self.settings.recipe.sides),
                     "left out" if split == "train" else "cut off",
                 )
-            if split != "train" and self.settings.recipe.reads == sources.PAIRS and self._own:
+            if split != "train" and self.settings.recipe.reads == sources.PAIRS and self._tokenizer:
                 targets = [one for arrays in sets for one in arrays.texts()["target"]]
-                if line := lost([listed(target)[0] for target in targets], self._own):
+                if line := lost([listed(target)[0] for target in targets], self._tokenizer):
                     logging.warning("%s: %s", split, line)
             self._prepared[split] = sets
         return self._prepared[split]
@@ -437,7 +437,7 @@ class Dataset:
             total=sources.plain_bytes(*part.where),
         )
 
-    def _made(self, make: Callable[[Any, Drawing], Any] | None, *, training: bool) -> Any:
+    def _transform(self, make: Callable[[Any, Drawing], Any] | None, *, training: bool) -> Any:
         """What draws or corrupts, if anything does."""
         settings = self.settings
         limits = settings.limits("drop")

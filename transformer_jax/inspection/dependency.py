@@ -26,7 +26,7 @@ def divides(config: TransformerConfig, stack: Stack) -> bool:
 
 
 def dependency(
-    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
+    config: TransformerConfig, params: Params, stack: Stack, activations: Observed
 ) -> Float[Array, "n n+1"]:
     """beta_ij = std of component j / std of x_i, over all entries of real tokens.
 
@@ -58,43 +58,43 @@ def dependency(
                 parts = _post_norm(config, sublayer, parts, whole)
                 bias = jnp.where(sublayer.normed, sublayer.bias, 0.0)
                 parts = parts.at[-1].add(bias[None, None])
-            whole = variance(jnp.sum(parts, axis=0), observed.real)
-            betas.append(jnp.sqrt(variances(parts[:-1], observed.real) / whole))
+            whole = variance(jnp.sum(parts, axis=0), activations.real)
+            betas.append(jnp.sqrt(variances(parts[:-1], activations.real) / whole))
         return parts, jnp.stack(betas)
 
-    sublayers = (jnp.arange(1, n + 1), observed.branches, _sublayers(config, params, stack))
+    sublayers = (jnp.arange(1, n + 1), activations.branches, _sublayers(config, params, stack))
     layers = jax.tree.map(lambda leaf: leaf.reshape(-1, kinds, *leaf.shape[1:]), sublayers)
     # a_0 .. a_n, and what the norms' biases add
-    start = jnp.zeros((n + 2, *observed.inputs.shape[1:])).at[0].set(observed.inputs[0])
+    start = jnp.zeros((n + 2, *activations.inputs.shape[1:])).at[0].set(activations.inputs[0])
     _, betas = jax.lax.scan(layer, start, layers)
     return betas.reshape(n, n + 1)
 
 
 def own_dependency(
-    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
+    config: TransformerConfig, params: Params, stack: Stack, activations: Observed
 ) -> Float[Array, "n"]:
     """The diagonal beta_ii of `dependency`: how much each output depends on its own branch."""
     row, kinds = scheme(config, stack), len(depth(config, stack).kinds)
     sublayers = _sublayers(config, params, stack)
-    branches = observed.branches
+    branches = activations.branches
     if row.post_norm:
-        whole = sublayers.skip[:, None, None] * observed.inputs + branches
+        whole = sublayers.skip[:, None, None] * activations.inputs + branches
         if row.layer_shortcut:
-            whole = whole.at[kinds - 1 :: kinds].add(observed.inputs[::kinds])
+            whole = whole.at[kinds - 1 :: kinds].add(activations.inputs[::kinds])
         branches = jax.vmap(functools.partial(_post_norm, config))(
             sublayers, branches[:, None], whole[:, None]
         )[:, 0]
-    parts, whole = (variances(x, observed.real) for x in (branches, observed.outputs))
+    parts, whole = (variances(x, activations.real) for x in (branches, activations.outputs))
     # 0 where a decoder of sets, which starts from zeros, has added nothing yet
     return jnp.sqrt(parts / jnp.maximum(whole, jnp.finfo(whole.dtype).tiny))
 
 
 def shortcut_variance(
-    config: TransformerConfig, params: Params, stack: Stack, observed: Observed
+    config: TransformerConfig, params: Params, stack: Stack, activations: Observed
 ) -> Float[Array, "n"]:
     """Var[s x] of each sublayer, its skip scale times its input."""
     skip = skip_scales(config, params, stack)
-    return variances(skip[:, None, None] * observed.inputs, observed.real)
+    return variances(skip[:, None, None] * activations.inputs, activations.real)
 
 
 def skip_scales(config: TransformerConfig, params: Params, stack: Stack) -> Float[Array, "n D"]:

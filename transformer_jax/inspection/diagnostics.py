@@ -45,10 +45,10 @@ def profile(
         measured = {
             stack: {
                 "omega": jnp.mean(skip_scales(config, params, stack), axis=-1),
-                "shortcut_variance": shortcut_variance(config, params, stack, seen),
-                "branch_variance": observed.branch_variance(seen),
+                "shortcut_variance": shortcut_variance(config, params, stack, activations),
+                "branch_variance": observed.branch_variance(activations),
             }
-            for stack, seen in stacks.items()
+            for stack, activations in stacks.items()
             if scheme(config, stack).profiled
         }
         return jax.tree.map(constrain, measured)

@@ -57,7 +57,7 @@ def in_context_score(losses: Float[Array, "B T"], places: Int[Array, "B T"]) -> 
 
 
 def lens(
-    model: Model, loss: Loss, params: Params, batch: Batch, outputs: Outputs, seen: Observed
+    model: Model, loss: Loss, params: Params, batch: Batch, outputs: Outputs, activations: Observed
 ) -> Float[Array, "n"] | None:
     """The mean loss of the logits that the stream after each sublayer gives, behind the model's
     last norm: the logit lens. None: a loss of other things than tokens."""
@@ -74,7 +74,7 @@ def lens(
         lens_outputs = outputs._replace(values=dataclasses.replace(values, x=scaled(config, x)))
         return jnp.nanmean(function.each(lens_outputs, batch))
 
-    return jax.lax.map(behind_norm, seen.outputs)
+    return jax.lax.map(behind_norm, activations.outputs)
 
 
 def noise(model: Model, loss: Loss, params: Params, batch: Batch) -> dict[str, Float[Array, ""]]:

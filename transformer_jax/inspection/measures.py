@@ -41,18 +41,18 @@ class Step:
     batch: Batch
 
     @functools.cached_property
-    def _seen(self) -> tuple[Outputs, dict[Stack, Observed]]:
+    def _observed(self) -> tuple[Outputs, dict[Stack, Observed]]:
         return observed.observe(self.model, self.before, self.batch)
 
     @property
     def outputs(self) -> Outputs:
         """The model's outputs before the step, without dropout."""
-        return self._seen[0]
+        return self._observed[0]
 
     @property
     def stacks(self) -> dict[Stack, Observed]:
         """What each stack showed in that pass: attention weights, residual stream, branches."""
-        return self._seen[1]
+        return self._observed[1]
 
     @functools.cached_property
     def moved(self) -> dict[Stack, Observed]:
@@ -82,20 +82,22 @@ Measure = Callable[[Step], Mapping[Any, Float[Array, "*n"]]]
 
 def by_stack(measure: Callable[[Observed], Float[Array, "*n"]]) -> Measure:
     """What a function makes of each stack."""
-    return lambda step: {stack: measure(seen) for stack, seen in step.stacks.items()}
+    return lambda step: {stack: measure(activations) for stack, activations in step.stacks.items()}
 
 
 def by_attention(measure: Callable[[Observed, Kind], Float[Array, "*n"]]) -> Measure:
     """What a function makes of each kind of attention of each stack."""
     return lambda step: {
-        f"{stack}/{kind}": measure(seen, kind)
-        for stack, seen in step.stacks.items()
-        for kind in seen.weights
+        f"{stack}/{kind}": measure(activations, kind)
+        for stack, activations in step.stacks.items()
+        for kind in activations.weights
     }
 
 
 def _over_queries(name: str) -> Measure:
-    return by_attention(lambda seen, kind: mean_over_queries(seen, getattr(seen, name)[kind]))
+    return by_attention(
+        lambda activations, kind: mean_over_queries(activations, getattr(activations, name)[kind])
+    )
 
 
 def _log_z(step: Step) -> dict[str, Any]:
@@ -111,8 +113,8 @@ def _by_head(measure: Callable[..., Float[Array, "L H"]], *, tokens: bool = Fals
 
     def measured(step: Step) -> dict[str, Any]:
         heads = {
-            stack: measure(seen, *[read_tokens(step.batch, stack)] * tokens)
-            for stack, seen in step.stacks.items()
+            stack: measure(activations, *[read_tokens(step.batch, stack)] * tokens)
+            for stack, activations in step.stacks.items()
         }
         largest = {f"{stack}/largest_head": jnp.max(x, axis=1) for stack, x in heads.items()}
         return {stack: jnp.mean(x, axis=1) for stack, x in heads.items()} | largest
@@ -126,7 +128,7 @@ def _off_by_one_mass(step: Step) -> Mapping[Any, Float[Array, "*n"]]:
 
 
 def _peak_share(step: Step) -> dict[str, Any]:
-    shares = {stack: stream.peak_share(seen) for stack, seen in step.stacks.items()}
+    shares = {stack: stream.peak_share(activations) for stack, activations in step.stacks.items()}
     others = {f"{stack}/others": share for stack, (_, share) in shares.items()}
     return {f"{stack}/first": share for stack, (share, _) in shares.items()} | others
 
@@ -147,8 +149,8 @@ def _of_losses(measure: Callable[[Any, Any], Float[Array, "*n"]]) -> Measure:
 
 def _lens(step: Step) -> dict[str, Any]:
     *_, last = stacks(step.model.config)
-    seen = step.stacks[last]
-    means = losses.lens(step.model, step.loss, step.before, step.batch, step.outputs, seen)
+    activations = step.stacks[last]
+    means = losses.lens(step.model, step.loss, step.before, step.batch, step.outputs, activations)
     return {} if means is None else {last: means}
 
 
@@ -159,8 +161,8 @@ DIAGNOSTICS: Mapping[str, Measure] = {
     # the share of its own branch in a sublayer's output, β_ii, as standard deviations (Liu et al.
     # 2020, section 4.1); not where a function that is no norm stands after the sum
     "dependency": lambda step: {
-        stack: own_dependency(step.model.config, step.before, stack, seen)
-        for stack, seen in step.stacks.items()
+        stack: own_dependency(step.model.config, step.before, stack, activations)
+        for stack, activations in step.stacks.items()
         if divides(step.model.config, stack)
     },
     # norm of the loss's gradient with respect to a sublayer's output
@@ -178,8 +180,8 @@ DIAGNOSTICS: Mapping[str, Measure] = {
     "update_angle": lambda step: {k: change.angle for k, change in step.updates.items()},
     # mean square change of the stack's output by this update, one number
     "output_change": lambda step: {
-        stack: observed.output_change(seen, step.moved[stack])
-        for stack, seen in step.stacks.items()
+        stack: observed.output_change(activations, step.moved[stack])
+        for stack, activations in step.stacks.items()
     },
     # of attention: mean entropy in nats, for each layer
     "entropy": _over_queries("entropy"),

@@ -194,49 +194,49 @@ def variances(x: Float[Array, "n B T D"], real: Bool[Array, "B T"]) -> Float[Arr
     return jax.vmap(lambda x: variance(x, real))(x)
 
 
-def branch_variance(observed: Observed) -> Float[Array, "n"]:
+def branch_variance(activations: Observed) -> Float[Array, "n"]:
     """Var[branch] of each sublayer, over all entries: what Admin's omega sums up."""
-    return variances(observed.branches, observed.real)
+    return variances(activations.branches, activations.real)
 
 
-def numbered_texts(observed: Observed) -> tuple[Int[Array, "BT"], int]:
+def numbered_texts(activations: Observed) -> tuple[Int[Array, "BT"], int]:
     """The number of each token's text in the batch, one also for each row's padding; how many
     numbers there may be."""
-    rows, length = observed.segments.shape
-    texts = observed.segments + (length + 1) * jnp.arange(rows)[:, None]
+    rows, length = activations.segments.shape
+    texts = activations.segments + (length + 1) * jnp.arange(rows)[:, None]
     return texts.reshape(-1), rows * (length + 1)
 
 
-def token_similarity(observed: Observed) -> Float[Array, "n"]:
+def token_similarity(activations: Observed) -> Float[Array, "n"]:
     """Mean cosine between different tokens of the same text, after each sublayer.
 
     It nears 1 where the stack's rank collapses (Dong et al. 2021, 2103.03404). The mean is over all
     pairs of the batch; NaN where there are none.
     """
-    texts, total = numbered_texts(observed)
-    counts = jax.ops.segment_sum(observed.real.reshape(-1).astype(jnp.float32), texts, total)
+    texts, total = numbered_texts(activations)
+    counts = jax.ops.segment_sum(activations.real.reshape(-1).astype(jnp.float32), texts, total)
     pairs = jnp.sum(counts * (counts - 1))
 
     def mean_cosine(x):
         norms = jnp.linalg.norm(x, axis=-1, keepdims=True)
-        units = jnp.where(observed.real[..., None], x / jnp.maximum(norms, 1e-30), 0.0)
+        units = jnp.where(activations.real[..., None], x / jnp.maximum(norms, 1e-30), 0.0)
         # |sum of u|^2 holds every ordered pair, and each token with itself.
         sums = jax.ops.segment_sum(units.reshape(texts.size, -1), texts, total)
         return (jnp.sum(jnp.square(sums)) - jnp.sum(jnp.square(units))) / pairs
 
-    return jax.lax.map(mean_cosine, observed.outputs)
+    return jax.lax.map(mean_cosine, activations.outputs)
 
 
-def mean_over_queries(observed: Observed, values: Float[Array, "L B H T"]) -> Float[Array, "L"]:
+def mean_over_queries(activations: Observed, values: Float[Array, "L B H T"]) -> Float[Array, "L"]:
     """The mean of one of an attention's readings, such as its entropy, over heads and queries."""
-    return jnp.mean(values, axis=(1, 2, 3), where=_queries(observed))
+    return jnp.mean(values, axis=(1, 2, 3), where=_queries(activations))
 
 
-def largest_logit(observed: Observed, kind: Kind) -> Float[Array, "L"]:
+def largest_logit(activations: Observed, kind: Kind) -> Float[Array, "L"]:
     """The largest attention logit of all heads and queries."""
-    logits = observed.largest_logit[kind]
-    return jnp.max(logits, axis=(1, 2, 3), where=_queries(observed), initial=-jnp.inf)
+    logits = activations.largest_logit[kind]
+    return jnp.max(logits, axis=(1, 2, 3), where=_queries(activations), initial=-jnp.inf)
 
 
-def _queries(observed: Observed) -> Bool[Array, "1 B 1 T"]:
-    return observed.real[None, :, None]
+def _queries(activations: Observed) -> Bool[Array, "1 B 1 T"]:
+    return activations.real[None, :, None]

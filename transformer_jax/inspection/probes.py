@@ -24,8 +24,10 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
     train = run.train
     curvature = make_sharpness(run)
     evaluations = {
-        "validation": lambda seen: run.task.losses(run.trained(seen.state.evaluated), validation),
-        "samples": lambda seen: _samples(run, seen.state.evaluated),
+        "validation": lambda observation: run.task.losses(
+            run.trained(observation.state.evaluated), validation
+        ),
+        "samples": lambda observation: _samples(run, observation.state.evaluated),
     }
     return (
         Probe(
@@ -35,7 +37,11 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
             needs_before=True,
             at=train.diagnostics_at,
         ),
-        Probe("diagnostics", train.sharpness_every, lambda seen: curvature(seen.state, seen.batch)),
+        Probe(
+            "diagnostics",
+            train.sharpness_every,
+            lambda observation: curvature(observation.state, observation.batch),
+        ),
         *(
             Probe(name, every, compiled(run, PROBES[name]), needs_before=True)
             for name, every in train.probes
@@ -56,7 +62,9 @@ def compiled(run: Run, measure: Measure) -> Callable[[Observation], dict[str, An
         step = Step(run.model, run.loss, run.roles, before, after, rows)
         return jax.tree.map(constrain, measure(step))
 
-    return lambda seen: program(seen.before, seen.state.params, seen.batch)
+    return lambda observation: program(
+        observation.before, observation.state.params, observation.batch
+    )
 
 
 def _samples(run: Run, params: Params) -> dict[str, Texts]:

@@ -95,7 +95,7 @@ def _likeliest(outputs: Outputs, batch: Batch) -> dict[str, Any]:
     return {"classes": classes, "scores": scores, "boxes": corners}
 
 
-def _found(trained: Trained, prediction: Mapping[str, Any], size: Sequence[int]) -> Boxes:
+def _detections(trained: Trained, prediction: Mapping[str, Any], size: Sequence[int]) -> Boxes:
     """What is told of an image of so many rows and columns, the surest first."""
     settings = trained.data.settings.images
     assert settings is not None  # the task reads images
@@ -128,7 +128,7 @@ def _of_split(trained: Trained, split: Split) -> tuple[list[Boxes], list[Boxes]]
             ]
         )
     predictions = zip(trained.predict(split.batches), examples["size"], strict=True)
-    return truths, [_found(trained, prediction, size) for prediction, size in predictions]
+    return truths, [_detections(trained, prediction, size) for prediction, size in predictions]
 
 
 def _losses(trained: Trained, split: Split) -> dict[str, float]:
@@ -175,7 +175,10 @@ def _object(trained: Trained, file: str, prediction: Mapping[str, Any]) -> dict[
     COCO's own where these were imported with a model of COCO.
     """
     stem, size = Path(file).stem, images.size_of(from_file(Path(file).expanduser()))
-    rows, number = _sure(_found(trained, prediction, size)), int(stem) if stem.isdecimal() else stem
+    rows, number = (
+        _sure(_detections(trained, prediction, size)),
+        int(stem) if stem.isdecimal() else stem,
+    )
     labels = [trained.data.labels[row["category_id"]] for row in rows]
     corners = [[x, y, x + width, y + height] for x, y, width, height in (r["bbox"] for r in rows)]
     return {

@@ -67,7 +67,7 @@ def fit(
                 copied = any(probe.needs_before for probe in due)
                 before = jax.tree.map(jnp.copy, state.params) if copied else None
                 state, metrics = train_step(state, batch)
-                report.add(Made(step, batch, metrics, streams))
+                report.add(Update(step, batch, metrics, streams))
 
                 last = step == settings.steps
                 stopping = stop() and not last
@@ -90,12 +90,16 @@ def fit(
     return Outcome(state, "finished", step)
 
 
-def measured(due: Sequence[Probe], seen: Observation) -> dict[str, Any]:
+def measured(due: Sequence[Probe], observation: Observation) -> dict[str, Any]:
     """What the probes that are due say, by the names of the log."""
-    return {name: v for probe in due for name, v in named(probe.name, probe.measure(seen)).items()}
+    return {
+        name: v
+        for probe in due
+        for name, v in named(probe.name, probe.measure(observation)).items()
+    }
 
 
-class Made(NamedTuple):
+class Update(NamedTuple):
     """A step that may still be on its way."""
 
     step: int
@@ -128,13 +132,13 @@ class Report:
         self._means = means
         self._log = log
         self._seconds_at_peak = seconds_at_peak
-        self._newest: Made | None = None  # while nothing of it is read
+        self._newest: Update | None = None  # while nothing of it is read
         self._started = time.perf_counter()
         self._restart_clock()
 
-    def add(self, made: Made) -> None:
+    def add(self, update: Update) -> None:
         """Takes the newest step, and logs the one before it where that has not been read."""
-        previous, self._newest = self._newest, made
+        previous, self._newest = self._newest, update
         if previous is None:
             self._restart_clock()  # compiling, measuring and saving are not training
         else:
@@ -156,10 +160,10 @@ class Report:
         self._lap_tokens = 0.0
         self._lap_steps = 0
 
-    def _values(self, made: Made) -> dict[str, Any]:
+    def _values(self, update: Update) -> dict[str, Any]:
         """What a line of the log says of a step, which this waits for."""
-        step, metrics = made.step, jax.device_get(made.metrics)
-        values = self._skipped(step, metrics) | self._spike(step, made.batch, metrics)
+        step, metrics = update.step, jax.device_get(update.metrics)
+        values = self._skipped(step, metrics) | self._spike(step, update.batch, metrics)
         now = time.perf_counter()
         self._lap_tokens += float(metrics["weight"])
         self._lap_steps += 1
@@ -179,7 +183,7 @@ class Report:
             "train/learning_rate": float(metrics["learning_rate"]),
             "time/seconds": now - self._started,
             "time/tokens_per_second": tokens_per_second,
-            **named("drawn", _draws(made.streams)),
+            **named("drawn", _draws(update.streams)),
         }
 
     def _skipped(self, step: int, metrics: Metrics) -> dict[str, int]:

@@ -157,8 +157,8 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, monkeypat
     for name in ("inputs", "targets_lengths"):
         with (unfinished / name).open("ab") as file:
             file.write(b"half of it")
-    pieces, make_piece = [], prepare._made
-    monkeypatch.setattr(prepare, "_made", lambda *args: pieces.append(1) or make_piece(*args))
+    pieces, encode = [], prepare._encoded_piece
+    monkeypatch.setattr(prepare, "_encoded_piece", lambda *args: pieces.append(1) or encode(*args))
     make(tmp_path / "set", cut(MANY))
     assert len(pieces) == 30 - after  # no piece twice
     assert contents(tmp_path / "set") == contents(whole)
@@ -215,7 +215,7 @@ def test_processes_and_their_number_change_nothing(tmp_path, monkeypatch, whole)
 def test_what_takes_long_is_shown_in_megabytes(monkeypatch):
     bar = mock.Mock()
     monkeypatch.setattr(progress, "Bar", bar)
-    with prepare._shown("Making", total=70_900_000) as show:
+    with prepare._progress("Making", total=70_900_000) as show:
         for count in (999_999, 1, 5_000_000, 100_000_000):  # more than was thought
             show(count)
     assert bar.mock_calls == [

@@ -38,7 +38,7 @@ _ALONE = 2**25  # characters, below which processes would take longer to start t
 _AHEAD = 2  # pieces that wait for each process
 
 # What becomes of a piece: the bytes that each file gets, and what was counted.
-Made = tuple[dict[str, bytes], Counts]
+EncodedPiece = tuple[dict[str, bytes], Counts]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def prepared(
     """
     with resumed(folder) as unfinished:
         if unfinished is not None:
-            with _shown(what, total) as show:
+            with _progress(what, total) as show:
                 _make(plan, pieces(), unfinished, workers, what, show)
     return arrays.load(folder, plan.recipe)
 
@@ -197,7 +197,7 @@ def _sum_up(source: Path, target: Path) -> None:
             start = int(offsets[-1])
 
 
-def _made(plan: Plan, piece: Examples) -> Made:
+def _encoded_piece(plan: Plan, piece: Examples) -> EncodedPiece:
     """What becomes of a piece."""
     recipe = plan.recipe
     rows, too_long = recipe.encode(piece, plan.encoder, plan.labels, plan.limits)
@@ -269,12 +269,12 @@ def _is_empty(value: str | list[Any]) -> bool:
     return not value or (isinstance(value, str) and value.isspace())
 
 
-def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Made]:
+def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[EncodedPiece]:
     """What becomes of each piece, in their order, by this process and, if it takes long, others."""
     workers = min(workers, machine.cores())
     alone = 0
     for piece in pieces:
-        encoding = _made(plan, piece)
+        encoding = _encoded_piece(plan, piece)
         yield encoding
         alone += encoding[1].characters
         if alone >= _ALONE and workers > 1:
@@ -285,7 +285,7 @@ def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Ma
     waiting: collections.deque[Any] = collections.deque()
     free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
 
-    def made_by_worker(piece: Examples) -> Made:
+    def encoded_by_worker(piece: Examples) -> EncodedPiece:
         worker = free.get()
         try:
             return worker(piece)
@@ -294,14 +294,14 @@ def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Ma
 
     with contextlib.ExitStack() as stack:
         for _ in range(workers):
-            worker = Worker(functools.partial(_made, plan))
+            worker = Worker(functools.partial(_encoded_piece, plan))
             stack.callback(worker.close)
             free.put(worker)
         pool = concurrent.futures.ThreadPoolExecutor(workers)  # a thread waits for each process
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
         try:
             for piece in itertools.chain([first], pieces):
-                waiting.append(pool.submit(made_by_worker, piece))
+                waiting.append(pool.submit(encoded_by_worker, piece))
                 if len(waiting) > _AHEAD * workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -314,7 +314,7 @@ def _mapped(plan: Plan, pieces: Iterator[Examples], workers: int) -> Iterator[Ma
 
 
 @contextlib.contextmanager
-def _shown(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Shows how far a preparation is; yields a function to call with how many characters more."""
     if total is None or total < _ALONE:
         with progress.phase(what):

@@ -87,7 +87,7 @@ def import_(
     notes = [f"{workdir} holds the model of {folder}."]
     with scratch, built(config, Path(scratch.name)) as run:
         for step, weights in revisions.items():
-            notes += _saved(run, workdir, step, model._replace(tensors=weights), expected)
+            notes += _save(run, workdir, step, model._replace(tensors=weights), expected)
         if model.tokenizer is not None and hosts.is_first():
             model.tokenizer.save(workdir / TOKENIZER)
         if model.labels:
@@ -97,7 +97,7 @@ def import_(
     return 0
 
 
-def _saved(
+def _save(
     run: Run,
     workdir: Path,
     step: int,

@@ -282,12 +282,12 @@ class Settings:
         self._values = values
         self._name = name
         self._tensors = tensors
-        self._asked: set[str] = set()
+        self._read_names: set[str] = set()
         self.told: list[str] = []  # what import says of them
 
     def get(self, name: str, default: Any = None) -> Any:
         """A setting that may be left out. Raises ValueError where a number is none."""
-        self._asked.add(name)
+        self._read_names.add(name)
         value = self._values.get(name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if isinstance(default, float) and value is not None and not number:
@@ -335,7 +335,7 @@ class Settings:
                 self.refuse(name, _USUAL[name])
             elif (
                 value not in (None, {}, [])
-                and name not in self._asked
+                and name not in self._read_names
                 and not matches(name, (*_IDLE, *idle))
             ):
                 raise ValueError(

@@ -274,11 +274,11 @@ def labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
             text = tokenizer.token(number) or f"#{number}"
         text = _NAME.sub(r"<\1>", text)
         blank = not text.strip()
-        texts.append("".join(_seen(character, blank) for character in text))
+        texts.append("".join(_glyph(character, blank) for character in text))
     return texts
 
 
-def _seen(character: str, blank: bool) -> str:
+def _glyph(character: str, blank: bool) -> str:
     """A character as a reader sees it. blank: whether there are only spaces around it."""
     if character in _BLANKS and (blank or character != " "):
         return _BLANKS[character]

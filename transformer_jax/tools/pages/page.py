@@ -64,7 +64,7 @@ def page(
     sheets = "".join(file(name) for name in ("page.css", *styles))
     code = "\n".join(f"<script>\n{_script(file(name))}</script>" for name in ("page.js", *scripts))
     fields = {"title": html.escape(title), "styles": sheets, "scripts": code, "body": body}
-    return _PAGE.format(**fields, data=embedded(data), made=html.escape(_made()))
+    return _PAGE.format(**fields, data=embedded(data), made=html.escape(_origin()))
 
 
 def check_name(output: str | Path) -> None:
@@ -74,7 +74,7 @@ def check_name(output: str | Path) -> None:
         raise ValueError(f"--output={output}: what is written is HTML; name it {other}")
 
 
-def _made() -> str:
+def _origin() -> str:
     """When, by which command and by which commit of this code the page was written."""
     program = Path(sys.argv[0]).stem
     words = [word.removeprefix("--mode=") for word in (program, *sys.argv[1:]) if word != "main"]

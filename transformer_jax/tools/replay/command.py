@@ -47,14 +47,14 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         else:
             state = begin(run, streams, workdir, keep=False)
         print(f"Replaying from step {int(state.step)} to {step} in float32.")
-        finding = _told(run, train_again(run, state, streams, step))
+        finding = _finding(run, train_again(run, state, streams, step))
         print(finding)
         if writable:
             save(workdir / REPLAY, json.dumps({"step": step, "found": finding}, indent=1) + "\n")
         return 0
 
 
-def _told(run: Run, bad: BadStep | None) -> str:
+def _finding(run: Run, bad: BadStep | None) -> str:
     if bad is None:
         return (
             "Everything is finite. If training was not, at these steps, then it ran on another "

@@ -79,7 +79,7 @@ def _shared(runs: Sequence[Record], keys: Sequence[str]) -> dict[str, Any]:
 def names(runs: Sequence[Record]) -> list[str]:
     """The shortest names that tell the runs apart: labels of experiments, or the ends of paths."""
     short = iter(short_names([run.labels for run in runs if run.labels]))
-    labels = [next(short) or _told(run.labels) if run.labels else "" for run in runs]
+    labels = [next(short) or _label_text(run.labels) if run.labels else "" for run in runs]
     labels = [name if labels.count(name) == 1 else "" for name in labels]
     run_names, depths = labels, itertools.count(1)
     while len({*run_names}) < len(runs) or not all(run_names):
@@ -196,8 +196,8 @@ def short_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = differing(rows)
     if len(columns) == 1:
         return [str(row.get(columns[0])) for row in rows]
-    return [_told({name: row.get(name) for name in columns}) for row in rows]
+    return [_label_text({name: row.get(name) for name in columns}) for row in rows]
 
 
-def _told(labels: Mapping[str, Any]) -> str:
+def _label_text(labels: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in labels.items())
