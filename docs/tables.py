@@ -185,7 +185,7 @@ def tasks_table() -> str:
             docs[name][:1].upper() + docs[name][1:],
             ", ".join(f"{_code(shape)}: {_code(head)}" for shape, head in task.heads.items()),
             ", ".join(map(_code, task.recipe.reads)),
-            ", ".join(map(_code, [*task.recipe.columns, *task.recipe.drawn])),
+            ", ".join(map(_code, [*task.recipe.columns, *task.recipe.random_columns])),
         )
         for name, task in TASKS.items()
     ]

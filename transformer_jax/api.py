@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from transformer_jax.commands import COMMANDS, embed, generate
 from transformer_jax.commands.message import Error as Error
-from transformer_jax.commands.message import told
+from transformer_jax.commands.message import one_line
 from transformer_jax.commands.opening import check_own, configured, opened
 from transformer_jax.commands.train import trained
 from transformer_jax.commands.trainer import Trainer
@@ -49,7 +49,7 @@ _observe = jax.jit(observed.observe, static_argnames="model")
 
 
 def _on_mesh(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`told`, on the mesh of the run; of a part that a batch lacks it tells, too."""
+    """`one_line`, on the mesh of the run; of a part that a batch lacks it tells, too."""
 
     @functools.wraps(method)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -64,7 +64,7 @@ def _on_mesh(method: Callable[_P, _R]) -> Callable[_P, _R]:
             reads = ", ".join(recipe.reads)
             raise ValueError(f"the batch has no {name!r}: give `batch` all of {reads}") from error
 
-    return told(call)
+    return one_line(call)
 
 
 class LoadedRun:
@@ -225,7 +225,7 @@ class Runs(NamedTuple):
     metrics: list[dict[str, Any]]
 
 
-@told
+@one_line
 def load_config(config_file: str | os.PathLike, **changes: Any) -> Config:
     """The frozen config of a file, with changes: `**{"model.residual": "admin"}`.
 
@@ -235,7 +235,7 @@ def load_config(config_file: str | os.PathLike, **changes: Any) -> Config:
     return configured(None, os.fspath(config_file), changes)
 
 
-@told
+@one_line
 def train(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> dict[str, Any]:
     """Trains in a work directory, or continues there, scores, and returns the results.
 
@@ -254,7 +254,7 @@ def train(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> dic
     return read_results(folder)
 
 
-@told
+@one_line
 def trainer(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> Trainer:
     """Training by a loop of one's own in a work directory, from its last checkpoint on or anew.
 
@@ -263,7 +263,7 @@ def trainer(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> T
     return Trainer(*_run_of(config, workdir))
 
 
-@told
+@one_line
 def load(
     workdir: str | os.PathLike, checkpoint: str | int | None = "last", **changes: Any
 ) -> LoadedRun:
@@ -291,7 +291,7 @@ def load(
     return run
 
 
-@told
+@one_line
 def export(
     workdir: str | os.PathLike, output: str | os.PathLike, checkpoint: str | int = "last"
 ) -> None:
@@ -301,7 +301,7 @@ def export(
     COMMANDS["export"].load()(config, folder, str(checkpoint), os.fspath(output))
 
 
-@told
+@one_line
 def load_runs(*folders: str | os.PathLike) -> Runs:
     """The runs in these folders and in all folders in them, in order of their paths."""
     from transformer_jax.tools.reports import arms, records  # here, as commands import their tools

@@ -45,7 +45,7 @@ def report(runs: list[Finished], out: Path) -> str:
         [
             "Medians over seeds. Perplexity: of a token of validation. Differences: validation "
             "loss, in nats a token, and BLEU, minus those of the base with the same seed. "
-            f"{results.said(rows, 'change')} That of a difference of two means, with the "
+            f"{results.convention(rows, 'change')} That of a difference of two means, with the "
             f"deviation pooled over all rows, is ± {errors['loss'].half_width:.3f} nats and "
             f"± {errors['bleu'].half_width:.2f} BLEU.",
             _table(rows, differences),

@@ -67,8 +67,8 @@ def _variants(runs: Sequence[Finished], out: Path) -> str:
         curves, x="step", y="loss", by="variant", xlabel="step", ylabel="training loss (nats)"
     )
     description = "Training loss by step of the four variants"
-    said = f"{results.said(rows, 'variant')} Differences are of pairs of a seed."
-    texts = [said, results.table(lines), figures.save(figure, out, f"{part}_curves", description)]
+    note = f"{results.convention(rows, 'variant')} Differences are of pairs of a seed."
+    texts = [note, results.table(lines), figures.save(figure, out, f"{part}_curves", description)]
     folded = [row for run in runs for row in _measured(run)]
     return "\n\n".join([*texts, *([_folding(folded, out)] if folded else [])])
 

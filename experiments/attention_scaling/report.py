@@ -36,7 +36,7 @@ def report(runs: list[Finished], out: Path) -> str:
             "### Training",
             f"Step at which the training loss is first below {_FOUND} nats a word, median over "
             "seeds and their range, and validation loss at the end. "
-            f"{results.said(trained, 'queries', 'head_dim', 'score')}",
+            f"{results.convention(trained, 'queries', 'head_dim', 'score')}",
             _training_table(trained),
             *(_curves_figure(str(name), rows, out) for (name,), rows in _by_queries(curves)),
             "### Before training",
@@ -110,7 +110,7 @@ def _by_rate(trained: Sequence[Row], out: Path) -> str:
             "At the best learning rate of each score and size: the step at which the training "
             f"loss is first below {_FOUND} nats a word, median over seeds and their range, and the "
             "validation loss at the end. "
-            f"{results.said(trained, 'head_dim', 'score', 'learning_rate')}",
+            f"{results.convention(trained, 'head_dim', 'score', 'learning_rate')}",
             results.table(lines),
             figures.save(figure, out, "rates", description),
         ]

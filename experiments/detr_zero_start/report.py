@@ -64,7 +64,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         [
             "The norm of the gradient on one batch, and the share of its square that two biases of "
             "the decoder's first self-attention have, before training and after; validation loss. "
-            f"{results.said(losses, *ARM)} That of the log pools the deviation over all arms.",
+            f"{results.convention(losses, *ARM)} That of the log pools the deviation over all "
+            "arms.",
             results.table(lines),
             figures.save(figure, out, "norms", "Norm of the gradient before clipping, by step"),
         ]

@@ -41,7 +41,7 @@ def report(runs: list[Finished], out: Path) -> str:
         [
             "Exact match of whole outputs, and accuracy of single actions, each given the right "
             "ones before it; on test, and on 500 examples of training's own kind (validation). "
-            f"{results.said(rows, 'split', 'positions', 'scheme')}",
+            f"{results.convention(rows, 'split', 'positions', 'scheme')}",
             figure,
             *tables,
         ]

@@ -66,8 +66,8 @@ def report(runs: Sequence[Finished], out: Path, sweep: str) -> str:
     arm_labels = [dict(zip(settings, values, strict=True)) for values in arms]
     lines = [line | _line(members) for line, members in zip(arm_labels, arms.values(), strict=True)]
     texts = [results.table(lines)]
-    if said := intervals.said(map(len, arms.values())):
-        texts.append(said)
+    if convention := intervals.convention(map(len, arms.values())):
+        texts.append(convention)
         texts += _differences(arm_labels, list(arms.values()), next(iter(names.values())))
     texts += [_best(seeded, label, settings, out, sweep) for label in settings]
     points = [

@@ -187,9 +187,9 @@ def interval(values: Iterable[float | None]) -> str:
     return "" if None in known else f"{intervals.mean(known)}"
 
 
-def said(rows: Iterable[Row], *columns: str) -> str:
+def convention(rows: Iterable[Row], *columns: str) -> str:
     """The sentence beside means of `interval` over rows that are alike in the columns, with n."""
-    return intervals.said(map(len, group(rows, *columns).values()))
+    return intervals.convention(map(len, group(rows, *columns).values()))
 
 
 def median_interval(values: Iterable[float | None], form: str = ".3g") -> str:

@@ -28,7 +28,7 @@ def report(runs: list[Finished], out: Path) -> str:
         [
             "### Loss by segment and memory",
             "Nats a character on all of validation, read in segments, with the memory of training. "
-            f"{results.said(segments, 'segment', 'memory')}",
+            f"{results.convention(segments, 'segment', 'memory')}",
             results.table(_by_segment(segments)),
             "### Memory when a trained model is scored",
             figures.save(

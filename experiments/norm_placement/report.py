@@ -98,7 +98,7 @@ def _by_depth(part: str, runs: list[Finished], rows: list[Row], out: Path) -> st
             lines.append(line)
     results.write_summary(out, numbers)
     paired = f"Differences to {figures.title(BASELINE)} are of pairs of a seed."
-    return f"{results.said(rows, 'layers', 'scheme')} {paired}\n\n{results.table(lines)}"
+    return f"{results.convention(rows, 'layers', 'scheme')} {paired}\n\n{results.table(lines)}"
 
 
 def _partings(runs: list[Finished]) -> dict[tuple, list[int | None]]:

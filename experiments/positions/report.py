@@ -55,7 +55,7 @@ def report(runs: list[Finished], out: Path) -> str:
             ),
             "### Beyond the length of training",
             "Nats a word. 1x: within the training length; 2x and 4x: the tokens that only a text "
-            f"of that multiple has. {results.said(pieces, 'positions', 'half', 'piece')}",
+            f"of that multiple has. {results.convention(pieces, 'positions', 'half', 'piece')}",
             results.table(table),
             figures.save(
                 figures.lines(

@@ -37,7 +37,7 @@ def report(runs: list[Finished], out: Path) -> str:
         )
     ]
     for (name,), members in results.group(rows, "set").items():
-        text += [f"### {name}", f"Accuracy. {results.said(members, 'pretraining', 'share')}"]
+        text += [f"### {name}", f"Accuracy. {results.convention(members, 'pretraining', 'share')}"]
         text.append(results.table([_line(key, each) for key, each in _by_task(members)]))
     return "\n\n".join(text)
 

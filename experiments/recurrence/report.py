@@ -58,10 +58,12 @@ def report(runs: list[Finished], out: Path) -> str:
                 "Milliseconds of a training step by the length of its rows, a line for each model",
             ),
             "### Translation after equal tokens",
-            f"{results.said(scores, 'model')} seconds: of the whole run on this machine, median.",
+            f"{results.convention(scores, 'model')} seconds: of the whole run on this machine, "
+            "median.",
             results.table(_scores(scores)),
             "### By the length of the source",
-            f"BLEU of the sentences of test with so many words. {results.said(scores, 'model')}",
+            "BLEU of the sentences of test with so many words. "
+            f"{results.convention(scores, 'model')}",
             results.table(_lengths(lengths)),
             "### Loss by the time of training",
             figures.save(

@@ -71,7 +71,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
             "deviation pooled over the arms.",
             results.table(lines),
             "The largest attention logit is that of all that were measured. "
-            f"{results.said(rows, 'arm', 'learning_rate')}",
+            f"{results.convention(rows, 'arm', 'learning_rate')}",
             results.table(cells),
             figures.save(figure, out, "rates", "Validation loss by learning rate"),
         ]

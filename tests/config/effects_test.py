@@ -139,23 +139,23 @@ def test_what_a_file_sets_is_told_and_not_refused(tmp_path):
         "    return config\n"
     )
     check("decode.method=greedy", file=str(file))
-    assert effects.told(load(str(file))) == []
-    (line,) = effects.told(load(str(file), ["decode.method=greedy"]))
+    assert effects.notes(load(str(file))) == []
+    (line,) = effects.notes(load(str(file), ["decode.method=greedy"]))
     assert line == "decode.beam_size=5 has no effect with decode.method='greedy', only with 'beam'"
     with pytest.raises(ValueError, match="model.seed"):
         check("model.seed=5", file=str(file))
 
 
 def test_sources_that_are_their_targets_are_told():
-    (line,) = effects.told(load(DEFAULT, ["data.source_language=de"]))
+    (line,) = effects.notes(load(DEFAULT, ["data.source_language=de"]))
     assert line.endswith("language are 'de': the input holds the answer")
     part = "data.parts=(('a',1),('b',1,'data.source_language=de'))"
-    assert effects.told(load(DEFAULT, [TEXT_TO_TEXT, part])) == [line]
+    assert effects.notes(load(DEFAULT, [TEXT_TO_TEXT, part])) == [line]
 
 
 def test_a_warmup_as_long_as_the_training_is_told():
     def lines(steps):
-        return effects.told(load(DEFAULT, {"train.steps": steps}))
+        return effects.notes(load(DEFAULT, {"train.steps": steps}))
 
     assert lines(4001) == []
     (line,) = lines(4000)
@@ -165,13 +165,13 @@ def test_a_warmup_as_long_as_the_training_is_told():
 @pytest.mark.parametrize("kind", ["bpe", "words"])
 def test_another_runs_tokenizer_is_told_whatever_the_config_says(kind):
     changes = {"checkpoint.init_from": "runs/w", "data.tokenizer.kind": kind}
-    (line,) = effects.told(load(DEFAULT, changes))
+    (line,) = effects.notes(load(DEFAULT, changes))
     assert "data.tokenizer" in line and "checkpoint.init_from='runs/w'" in line
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_of_the_repository_sets_nothing_without_effect(path):
-    assert effects.told(load(str(path))) == []
+    assert effects.notes(load(str(path))) == []
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -85,17 +85,17 @@ def load(folder: Path, abstract: PyTree, dtype: str | None = None) -> PyTree:
     return map_paths(lambda path, leaf: _as_key(arrays[path], leaf), abstract)
 
 
-def check_match(folder: Path, held: PyTree, abstract: PyTree) -> None:
+def check_match(folder: Path, tree: PyTree, abstract: PyTree) -> None:
     """Raises ValueError, with paths, where shapes, dtypes or structure of the two trees differ.
 
-    held: what `saved` says that the checkpoint `folder` holds, or a part of that.
+    tree: what `saved` says that the checkpoint `folder` holds, or a part of that.
     """
 
     def describe(leaf: Any) -> str:
         return "nothing" if leaf is None else f"{tuple(leaf.shape)} {np.dtype(leaf.dtype)}"
 
     differences = []
-    there, leaves = flat(held), flat(_stored(abstract))
+    there, leaves = flat(tree), flat(_stored(abstract))
     for path in sorted(there.keys() | leaves.keys()):
         actual, wanted = describe(there.get(path)), describe(leaves.get(path))
         if actual != wanted:

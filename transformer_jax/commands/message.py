@@ -19,7 +19,7 @@ class Error(Exception):
     """A mistake that a user can mend: the message says what is wrong and how."""
 
 
-def told(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """The function, which raises Error in place of what the command line tells in one line."""
 
     @functools.wraps(function)

@@ -65,7 +65,7 @@ def trained(config: Config, workdir: Path) -> str:
     """`train`, which shows no results; returns the status."""
     if status := hosts.first(lambda: final_status(config, workdir)):
         return status  # it may even lie in a folder that cannot be written
-    for line in effects.told(config) if hosts.is_first() else ():
+    for line in effects.notes(config) if hosts.is_first() else ():
         logging.warning("%s", line)
     lock(workdir)
     hosts.first(lambda: trackers.check(config.log.trackers))  # before anything is compiled

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from transformer_jax.commands import restore
-from transformer_jax.commands.message import told
+from transformer_jax.commands.message import one_line
 from transformer_jax.commands.opening import check_own, lock, save
 from transformer_jax.commands.start import newest, origin_of, save_vocabularies, start
 from transformer_jax.config.build import built
@@ -43,7 +43,7 @@ class Trainer:
         and not trained on comes again after a restart.
     """
 
-    @told
+    @one_line
     def __init__(self, config: Config, workdir: Path):
         check_own(config, workdir)
         lock(workdir)
@@ -72,7 +72,7 @@ class Trainer:
                 self._taken.append(streams)
                 yield batch
 
-    @told
+    @one_line
     def step(self, batch: Batch) -> dict[str, jax.Array]:
         """One step of training: its numbers, such as "loss", in nats, and "gradient_norm".
 
@@ -91,7 +91,7 @@ class Trainer:
         """
         return self._run.loss.means(self.state.window)
 
-    @told
+    @one_line
     def save(self) -> Path:
         """Saves a checkpoint of this state, and returns its folder once it is whole.
 

@@ -31,20 +31,20 @@ from transformer_jax.training.schedule import SCHEDULES
 from transformer_jax.training.update_rules import OPTIMIZERS
 
 
-def check(config: Config, given: Iterable[str]) -> None:
+def check(config: Config, changes: Iterable[str]) -> None:
     """Checks that what was given has an effect, or is the default anyway.
 
-    given: the keys, or "KEY=VALUE" texts, as of a command line.
+    changes: the keys, or "KEY=VALUE" texts, as of a command line.
 
     Raises:
       ValueError: naming the keys, and what they have no effect with.
     """
-    keys = {text.partition("=")[0] for text in given}
+    keys = {text.partition("=")[0] for text in changes}
     if refused := _without_effect(config, keys):
         raise ValueError(f"{refused}: leave out what has no effect, or change the other")
 
 
-def told(config: Config) -> list[str]:
+def notes(config: Config) -> list[str]:
     """What is to say of a config before it is trained with: a line each."""
     lines, steps, optimizer = [], config.train.steps, config.optimizer
     task = tasks.choose(config.task.name, config.model.architecture)

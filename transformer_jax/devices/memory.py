@@ -59,13 +59,13 @@ def place(mesh: Mesh) -> Place | None:
     return Place(name, whole, whole - statistics.get("bytes_in_use", 0), 1 / mesh.size)
 
 
-def check_program(what: str, compiled: Any, settings: str, *, held: bool) -> None:
+def check_program(what: str, compiled: Any, settings: str, *, in_memory: bool) -> None:
     """Warns where a program for the mesh in use needs more memory than is free.
 
     Args:
       what: what it does.
       settings: those to lower.
-      held: whether its arguments are in memory already.
+      in_memory: whether its arguments are in memory already.
 
     Raises:
       ValueError: it needs more than there is.
@@ -81,7 +81,7 @@ def check_program(what: str, compiled: Any, settings: str, *, held: bool) -> Non
     ]
     if message := where.refusal(what, needs):
         raise ValueError(message)
-    if (needed := where.needed(needs[held:])) > where.free:
+    if (needed := where.needed(needs[in_memory:])) > where.free:
         logging.warning(
             "%s probably needs %s of memory, and %s has %s free, so it may be killed. Lower %s",
             what,
@@ -104,7 +104,7 @@ def checked(function: Any, what: str, settings: str) -> Callable[..., Any]:
         program = (*map(np.shape, leaves), *options.items())
         if program not in programs and not any(isinstance(x, Tracer) for x in leaves):
             compiled = function.lower(first, *arguments, **options).compile()
-            check_program(what, compiled, settings, held=True)
+            check_program(what, compiled, settings, in_memory=True)
             programs.add(program)
         return function(first, *arguments, **options)
 

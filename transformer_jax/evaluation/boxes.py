@@ -16,7 +16,7 @@ Boxes = list[dict[str, Any]]
 
 
 def average_precision(
-    truths: Sequence[Boxes], found: Sequence[Boxes], names: Sequence[str]
+    truths: Sequence[Boxes], predictions: Sequence[Boxes], names: Sequence[str]
 ) -> dict[str, float]:
     """COCO's scores of all images (Lin et al. 2014; cocodataset.org, "Detection Evaluation").
 
@@ -25,9 +25,9 @@ def average_precision(
     of boxes of one size; "ar100" the mean recall; "ap50_any" takes all classes for one; "ap50/NAME"
     is of one. What there is no box for is left out.
     """
-    evaluated = _evaluated(truths, found, len(names), by_class=True)
+    evaluated = _evaluated(truths, predictions, len(names), by_class=True)
     scores = {name: evaluated.stats[place] for name, place in _PLACES.items()}
-    scores["ap50_any"] = _evaluated(truths, found, len(names), by_class=False).stats[1]
+    scores["ap50_any"] = _evaluated(truths, predictions, len(names), by_class=False).stats[1]
     # By IoU, recall, class, size of boxes and most boxes an image
     of_classes = evaluated.eval["precision"][0, :, :, 0, -1].mean(axis=0)
     scores |= {f"ap50/{name}": score for name, score in zip(names, of_classes, strict=True)}

@@ -75,7 +75,7 @@ def compiled_step(run: Run, step: StepFn | None = None, *, begins: bool = False)
             run.compile_new_state()
         compiled = compiling.result()
     machine.give_back_freed_memory()  # compiling took hundreds of MB, which no step needs
-    check_program("training", compiled, _batch_settings(run), held=False)
+    check_program("training", compiled, _batch_settings(run), in_memory=False)
     return compiled
 
 

@@ -52,7 +52,7 @@ def _encode(
         except ValueError as error:
             raise ValueError(f"{picture.name}: {error}") from None
         classes.append([targets[n] for n in learnt])
-    columns, inside = pictures.kept(inputs, shares, settings)
+    columns, inside = pictures.stored(inputs, shares, settings)
     return columns | {"targets": classes, "boxes": inside}, too_long
 
 
@@ -67,7 +67,7 @@ class _Patching(pictures.Patching):
     """Patches of an image, and what of its boxes is in them, as centres and sides."""
 
     def __call__(self, example: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        columns, boxes = self.drawn(example, rng, example["boxes"])
+        columns, boxes = self.augmented(example, rng, example["boxes"])
         low, high = np.split(np.clip(boxes, 0.0, 1.0), 2, axis=1)
         there = np.all(low < high, axis=1)
         shares = np.concatenate([(low + high) / 2, high - low], axis=1)[there]

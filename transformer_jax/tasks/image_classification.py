@@ -27,7 +27,7 @@ _BEST = 5  # labels that are predicted, the likeliest first
 def _encode(examples: Examples, images: ImageSettings, labels: Labels, limits: Limits) -> Encoding:
     """Pixels, their size, and the number of the label."""
     inputs, numbers = examples["image"], numbered(labels)
-    columns, _ = pictures.kept(inputs, [NO_BOXES] * len(inputs), images)
+    columns, _ = pictures.stored(inputs, [NO_BOXES] * len(inputs), images)
     return columns | {"labels": [[label_number(one, numbers)] for one in examples["label"]]}, ()
 
 
@@ -36,7 +36,7 @@ class Labelled(pictures.Patching):
     """Patches, and the label at the first place of an image."""
 
     def __call__(self, example: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        patches, _ = self.drawn(example, rng)
+        patches, _ = self.augmented(example, rng)
         return patches | {"labels": _first(example["labels"][0], len(patches["inputs"]))}
 
 

@@ -106,7 +106,7 @@ def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
 
 
 def match(
-    told: Boxes,
+    predictions: Boxes,
     classes: Int[Array, "B M"],
     boxes: Float[Array, "B M 4"],
     real: Bool[Array, "B M"],
@@ -117,13 +117,13 @@ def match(
     A pair costs -p(class), L1 and -GIoU, by the same weights as in the loss. N is at least M.
     Places without a box get the queries that are left, as they cost nothing.
     """
-    told = jax.lax.stop_gradient(told)
+    predictions = jax.lax.stop_gradient(predictions)
     of_class, of_box, of_giou = settings.box_weights
-    shares = jax.nn.softmax(told.logits)
+    shares = jax.nn.softmax(predictions.logits)
     places = jnp.maximum(classes, 0)[None, :, None]
     places = jnp.broadcast_to(places, (*shares.shape[:3], classes.shape[1]))
     likely = jnp.take_along_axis(shares, places, axis=-1)
-    a, b = told.boxes[..., None, :], boxes[None, :, None]
+    a, b = predictions.boxes[..., None, :], boxes[None, :, None]
     distances = jnp.sum(jnp.abs(a - b), axis=-1)
     costs = of_box * distances - of_class * likely - of_giou * giou(a, b)
     costs = jnp.where(real[None, :, None], costs, 0.0)

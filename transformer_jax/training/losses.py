@@ -62,13 +62,13 @@ class PlaceLoss:
     """Cross-entropy at the places that a batch asks for; their number is the weight.
 
     Attributes:
-      asked: batch -> the target at every place, and whether it is asked for.
+      targets: batch -> the target at every place, and whether it is asked for.
     """
 
-    asked: Callable[[Batch], tuple[Int[Array, "B T"], Bool[Array, "B T"]]]
+    targets: Callable[[Batch], tuple[Int[Array, "B T"], Bool[Array, "B T"]]]
 
     def __call__(self, outputs: Outputs, batch: Batch, settings: LossSettings) -> Result:
-        targets, mask = self.asked(batch)
+        targets, mask = self.targets(batch)
         weights = mask.astype(jnp.float32)
         sums = cross_entropy(outputs.values, targets, weights, settings)
         weight = jnp.sum(weights)
@@ -76,7 +76,7 @@ class PlaceLoss:
 
     def each(self, outputs: Outputs, batch: Batch) -> Float[Array, "B T"]:
         """-log p(target) at every place, in nats; NaN where none is asked for."""
-        targets, mask = self.asked(batch)
+        targets, mask = self.targets(batch)
         return jnp.where(mask, token_losses(outputs.arrays(), targets), jnp.nan)
 
 

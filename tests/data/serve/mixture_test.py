@@ -64,7 +64,7 @@ def test_what_a_stream_has_drawn_is_counted_without_drawing(monkeypatch):
     for streams in (1, 3, 8):
         for stream, examples in itertools.product(range(streams), (0, 1, 59, 60, 61, 130)):
             counted = np.bincount(sets[stream::streams][:examples], minlength=3)
-            assert order.drawn(stream, streams, examples).tolist() == counted.tolist()
+            assert order.counts_by_set(stream, streams, examples).tolist() == counted.tolist()
 
 
 def test_a_set_that_would_never_be_drawn_is_refused():

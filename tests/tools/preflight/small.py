@@ -31,7 +31,7 @@ PEAK = Peak(flops=100.0, memory_bytes=10.0, ici_bytes=2.0, dcn_bytes=1.0)
 PROGRAM = Program(
     arguments=3 * 2**30,
     results=2 * 2**30,
-    kept=2**30,
+    aliased=2**30,
     temporaries=2**30,
     code=0.0,
     moves=[Move(600.0, 1, "product", "f32[5,10]", "models/layers/norm.py:5", "forward", "norm")],

@@ -46,7 +46,7 @@ def sized(recipe: Recipe, settings: ImageSettings) -> Recipe:
     return dataclasses.replace(recipe, columns=shape(recipe.columns), encoded=shape(recipe.encoded))
 
 
-def kept(
+def stored(
     pictures: Sequence[Picture], boxes: Sequence[Boxes], settings: ImageSettings
 ) -> tuple[dict[str, list[Any]], list[Boxes]]:
     """The columns KEPT of encoded images, and their boxes in them. Raises as `images.decode`."""
@@ -75,7 +75,7 @@ def patched(pixels: Pixels, settings: ImageSettings) -> dict[str, np.ndarray]:
     }
 
 
-def by_hand(given: Sequence[str | Path | np.ndarray]) -> list[Picture]:
+def by_hand(inputs: Sequence[str | Path | np.ndarray]) -> list[Picture]:
     """Images that are named by their paths, or given as pixels, uint8 of (H, W) or (H, W, 3).
 
     Raises:
@@ -93,15 +93,15 @@ def by_hand(given: Sequence[str | Path | np.ndarray]) -> list[Picture]:
             )
         return netpbm(f"image {number}", one)
 
-    return [picture(number, one) for number, one in enumerate(given)]
+    return [picture(number, one) for number, one in enumerate(inputs)]
 
 
 def prompted(
-    given: Sequence[str | Path | np.ndarray], settings: ImageSettings
+    inputs: Sequence[str | Path | np.ndarray], settings: ImageSettings
 ) -> dict[str, list[np.ndarray]]:
     """The columns PATCHES of images. Raises as `by_hand` and `images.decode`."""
     rows = []
-    for one in by_hand(given):
+    for one in by_hand(inputs):
         whole = images.decode(one, settings.channels)
         rows.append(patched(images.fitted(whole, NO_BOXES, settings)[0], settings))
     return {name: [row[name] for row in rows] for name in PATCHES}
@@ -117,7 +117,7 @@ class Patching:
     images: ImageSettings
     training: bool
 
-    def drawn(
+    def augmented(
         self, example: Mapping[str, Any], rng: np.random.Generator, boxes: Boxes = NO_BOXES
     ) -> tuple[dict[str, np.ndarray], Boxes]:
         """The columns PATCHES of an example, and its boxes, which may lie beyond the image."""

@@ -123,7 +123,7 @@ class Recipe:
         draw: (encoder, drawing) -> what is drawn for each batch; None: nothing.
         corrupt: (encoder, drawing) -> what makes the columns of each example; None: `encode` does.
         encoded: what `encode` makes, where `corrupt` changes it ({}: the columns).
-        drawn: the columns that `draw` adds, along the first.
+        random_columns: the columns that `draw` adds, along the first.
         extra_tokens: special tokens that the tokenizer needs besides the usual ones.
         labels: the column of `reads` whose values are labels, one or a list an example.
         fewest_labels: with which there is something to learn.
@@ -142,7 +142,7 @@ class Recipe:
     draw: Callable[[Tokenizer, Drawing], Any] | None = None
     corrupt: Callable[[Any, Drawing], Any] | None = None
     encoded: dict[str, Column] = dataclasses.field(default_factory=dict)
-    drawn: tuple[str, ...] = ()
+    random_columns: tuple[str, ...] = ()
     extra_tokens: tuple[str, ...] = ()
     labels: str | None = None
     fewest_labels: int = 2
@@ -186,4 +186,4 @@ class Recipe:
         for name, column in self.columns.items():
             plain = Column(column.side, along=name)
             arrays |= dict.fromkeys(column.keys(name), plain) | {name: column}
-        return arrays | dict.fromkeys(self.drawn, Column(self.prompt_side))
+        return arrays | dict.fromkeys(self.random_columns, Column(self.prompt_side))

@@ -128,9 +128,9 @@ def size(examples: Examples) -> int:
 
 
 def hold_out(
-    pieces: Iterable[Examples], held: int, *, documents: bool
+    pieces: Iterable[Examples], count: int, *, documents: bool
 ) -> Iterator[tuple[bool, Examples]]:
-    """Yields pieces, and whether they are of the last `held` examples (documents: characters).
+    """Yields pieces, and whether they are of the last `count` examples (documents: characters).
 
     A document in which the cut falls is divided. Memory holds what is held out and a piece.
 
@@ -149,17 +149,17 @@ def hold_out(
     for piece in pieces:
         tail.append((weight(piece), piece))
         total, inside = total + tail[-1][0], inside + tail[-1][0]
-        while inside - tail[0][0] >= held > 0:
+        while inside - tail[0][0] >= count > 0:
             first, examples = tail.popleft()
             inside -= first
             yield False, examples
-    if not 0 < held < total:
+    if not 0 < count < total:
         raise ValueError(
-            f"data.validation_size={held}: expected 1 to {total - 1} of the {total} "
+            f"data.validation_size={count}: expected 1 to {total - 1} of the {total} "
             f"{'characters' if documents else 'examples'} in data.train"
         )
     rest = concatenate(piece for _, piece in tail)
-    place = inside - held
+    place = inside - count
     divide = _cut if documents else lambda values, place: (values[:place], values[place:])
     halves = {key: divide(values, place) for key, values in rest.items()}
     for of_validation in (False, True):

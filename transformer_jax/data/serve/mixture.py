@@ -63,7 +63,7 @@ class Mixture:
         number = self._set[place]
         return self._orders[number][int(block * self.counts[number] + self._before[place, number])]
 
-    def drawn(self, stream: int, streams: int, examples: int) -> Int64[np.ndarray, " sets"]:
+    def counts_by_set(self, stream: int, streams: int, examples: int) -> Int64[np.ndarray, " sets"]:
         """How many of each set are among the first examples of a stream."""
         places = (stream + streams * np.arange(_BLOCK)) % _BLOCK  # the pattern of a stream repeats
         rounds, rest = divmod(examples, _BLOCK)

@@ -91,7 +91,7 @@ class TrainStreams:
         states = {i: stream.get_state() for i, stream in self._streams.items()}
         if self._mixture is not None:
             for i, state in states.items():  # what is not yet packed is read again
-                counts = self._mixture.drawn(i, self._count, position(state))
+                counts = self._mixture.counts_by_set(i, self._count, position(state))
                 states[i] = state | {"drawn": counts.tolist()}
         return {str(i): state for i, state in states.items()}
 

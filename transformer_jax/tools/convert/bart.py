@@ -223,7 +223,7 @@ PEGASUS = _family(
     theirs=_TIED | _PRE_NORMS | {"normalize_embedding": False},
     read=_check_sinusoids,
     channels=_channels,
-    left=_POSITIONS,
+    ignored=_POSITIONS,
     fixed=_tables,
 )
 
@@ -259,7 +259,7 @@ MARIAN = _family(
     write=_write_marian,
     also=lambda ours: {"tied_embeddings": ("all", "decoder", "none")},
     channels=_channels,
-    left=_POSITIONS,
+    ignored=_POSITIONS,
     copies=(*_COPIES, ("lm_head.weight", _TABLES["decoder"])),
     idle=("add_*", "*_pos_embeddings", "static_*"),
 )

@@ -69,10 +69,10 @@ def import_(
     folders = source.revisions(folder) if revision_folders else {0: folder}
     hosts.first(lambda: _check_new(workdir, folders))
     settings = flatten(load(default.__file__, changes))
-    chosen = {key: settings[key] for key in (change.partition("=")[0] for change in changes)}
+    overrides = {key: settings[key] for key in (change.partition("=")[0] for change in changes)}
     languages = source_language, target_language
     model, revisions = source.read_all(
-        folders, lambda path: source.read(path, chosen, languages, pickled)
+        folders, lambda path: source.read(path, overrides, languages, pickled)
     )
     effects.check(model.config, changes)
     keep = {"checkpoint.keep_last": max(model.config.checkpoint.keep_last, len(folders))}
@@ -93,7 +93,7 @@ def import_(
         if model.labels:
             save(workdir / LABELS, json.dumps(model.labels, ensure_ascii=False, indent=1))
         save(workdir / CONFIG, to_json(config))  # last: with it the import is whole
-    print("\n".join(dict.fromkeys([*notes, *source.told(model)])))
+    print("\n".join(dict.fromkeys([*notes, *source.notes(model)])))
     return 0
 
 

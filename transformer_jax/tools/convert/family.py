@@ -127,7 +127,7 @@ class Family:
       channels: d_model -> for each channel of the residual stream here, which one it is there.
       views: (their settings, ours by dotted key) -> by glob pattern, what is made of tensors first
         (see `Tensor.through`).
-      left: glob patterns of tensors that hold nothing, such as masks.
+      ignored: glob patterns of tensors that hold nothing, such as masks.
       fixed: (our model, the most tokens of a text) -> tensors that are written though no parameter
         is in them.
       optional: a pattern of our parameters that a checkpoint may lack, all of them together.
@@ -154,7 +154,7 @@ class Family:
     also: Callable[[Values], dict[str, tuple[Any, ...]]] = lambda ours: {}
     channels: Callable[[int], np.ndarray] = np.arange
     views: Callable[["Settings", Values], dict[str, View]] = lambda theirs, ours: {}
-    left: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     fixed: Callable[[TransformerConfig, int], dict[str, np.ndarray]] = lambda config, length: {}
     optional: str = ""
     unread: tuple[str, ...] = ()
@@ -183,7 +183,7 @@ class Family:
         if "data.image_size" not in ours:
             length = ours.pop("length", None) or ours["max_length"]
             if length > _LONGEST:
-                theirs.told.append(
+                theirs.notes.append(
                     f"Rows have {_LONGEST} tokens, since {length} would fit into no memory: for "
                     "others set data.max_*_length and data.row_*_length."
                 )
@@ -283,7 +283,7 @@ class Settings:
         self._name = name
         self._tensors = tensors
         self._read_names: set[str] = set()
-        self.told: list[str] = []  # what import says of them
+        self.notes: list[str] = []  # what import says of them
 
     def get(self, name: str, default: Any = None) -> Any:
         """A setting that may be left out. Raises ValueError where a number is none."""
@@ -294,7 +294,7 @@ class Settings:
             raise ValueError(f"{self._name}: {name}={value!r} is not a number")
         return default if value is None else value
 
-    def given(self, name: str, default: Any) -> Any:
+    def nullable(self, name: str, default: Any) -> Any:
         """A setting of which null is a value. default: what it means that it is left out."""
         value = self.get(name)
         return default if name not in self._values else value

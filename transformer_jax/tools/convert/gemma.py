@@ -42,7 +42,7 @@ def _windows(
     theirs.get("query_pre_attn_scalar")  # see `_scores`
     settings = rotary.read_pattern(theirs, ours, pattern, theirs.get("sliding_window", 4096))
     for (name, key), cap in zip(_CAPS.items(), caps, strict=True):
-        settings[key] = theirs.given(name, cap)
+        settings[key] = theirs.nullable(name, cap)
     return settings
 
 

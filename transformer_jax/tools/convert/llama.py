@@ -134,7 +134,7 @@ def _write_biases(ours: Values) -> Values:
 def _one_window(theirs: Settings, default: int | None) -> Values:
     """One window in all layers, if any. default: what it means that it is left out."""
     theirs.refuse("layer_types", None)
-    window = theirs.given("sliding_window", default)
+    window = theirs.nullable("sliding_window", default)
     return {"layer_pattern": ("full",) if window is None else ("window",), "window": window}
 
 

@@ -57,7 +57,7 @@ def _read(theirs: Settings, ours: Values) -> Values:
     window = theirs.get("local_attention", 128) // 2 + 1
     settings = rotary.read_pattern(theirs, ours, kinds, window)
     theta = theirs.get("global_rope_theta", 160_000.0)
-    base = theirs.given(_OLD_BASE, 10_000.0)
+    base = theirs.nullable(_OLD_BASE, 10_000.0)
     settings |= rotary.read_by_kind(theirs, settings, theta=theta, old=_OLD_BASE, window_theta=base)
     return {"pooling": "first", **settings}
 

@@ -44,7 +44,7 @@ def _read(theirs: Settings, ours: Values) -> Values:
     width = theirs.whole("word_embed_proj_dim", ours["d_model"])[0]
     if width == ours["d_model"]:
         return {}
-    theirs.told.append(
+    theirs.notes.append(
         f"The table of tokens, of width {width}, is multiplied by the matrices between it and the "
         "stream, so that export has no counterpart."
     )
@@ -88,7 +88,7 @@ OPT = Family(
     read=_read,
     write=lambda ours: {"word_embed_proj_dim": ours["d_model"]},
     views=_views,
-    left=(f"{_STEM}.project_*.weight",),  # which the views have read
+    ignored=(f"{_STEM}.project_*.weight",),  # which the views have read
     copies=(("lm_head.weight", _TABLE),),
     aliases=(("lm_head.weight", _TABLE),),
     renamed=lambda name: name if name.startswith(("model.", "lm_head.")) else f"model.{name}",

@@ -34,7 +34,7 @@ class Source(NamedTuple):
       labels: of a classifier.
       tensors: theirs by the names that the family's rows have.
       tokenizer: None where there is none.
-      told: what is to say of the settings.
+      notes: what is to say of the settings.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class Source(NamedTuple):
     labels: tuple[str, ...]
     tensors: dict[str, safetensors.Tensor]
     tokenizer: Tokenizer | None
-    told: list[str]
+    notes: list[str]
 
     @property
     def pictures(self) -> bool:
@@ -101,12 +101,12 @@ def read_all(
 
 
 def read(
-    folder: Path, chosen: dict[str, Any], languages: Sequence[str | None], others: bool
+    folder: Path, overrides: dict[str, Any], languages: Sequence[str | None], others: bool
 ) -> Source:
     """Reads all but the tensors.
 
-    chosen: settings in the place of what the folder says. languages: of the source and the target.
-    others: whether pickled files are read, too.
+    overrides: settings in the place of what the folder says. languages: of the source and the
+    target. others: whether pickled files are read, too.
 
     Raises:
       FileNotFoundError: a file is missing.
@@ -139,12 +139,12 @@ def read(
     theirs.check_known(family.idle)
     labels = ()
     if TASKS[settings["task.name"]].recipe.labels:
-        if "model.pooling" in chosen:
+        if "model.pooling" in overrides:
             raise ValueError(f"{folder} has a head: leave out model.pooling")
         labels = theirs.labels(*family.labels)
-    elif "model.pooling" in settings and "model.pooling" not in chosen:
+    elif "model.pooling" in settings and "model.pooling" not in overrides:
         settings |= sentences.settings(folder, settings["data.max_source_length"])
-    config = load(default.__file__, settings | chosen)
+    config = load(default.__file__, settings | overrides)
     tokenizer = None
     if "data.image_size" not in settings:
         tokenizer = special_tokens.tokenizer(folder, config.model.architecture, languages)
@@ -154,12 +154,12 @@ def read(
             f"{folder}: {TOKENIZER} has {tokenizer.vocab_size} tokens, and the model {size}: they "
             "are not of one checkpoint"
         )
-    return Source(folder, family, config, labels, weights, tokenizer, theirs.told)
+    return Source(folder, family, config, labels, weights, tokenizer, theirs.notes)
 
 
-def told(source: Source) -> list[str]:
+def notes(source: Source) -> list[str]:
     """What is to say of it, such as how texts are read here, unlike there."""
-    lines = source.told + sentences.left_out(source.folder)
+    lines = source.notes + sentences.left_out(source.folder)
     if source.tokenizer is not None:
         special, architecture = source.tokenizer.special, source.config.model.architecture
         lines += special_tokens.unlike(source.folder, special, architecture)

@@ -111,7 +111,7 @@ T5 = Family(
     read=_read,
     also=lambda ours: {"embedding_scale": (1.0,)} if ours["tied_embeddings"] == "inputs" else {},
     # A bias in cross-attention that old files hold in vain.
-    left=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+    ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
     copies=tuple((name, "shared.weight") for name in (*_TABLES, "lm_head.weight")),
     aliases=tuple(("shared.weight", name) for name in _TABLES),
 )

@@ -141,7 +141,7 @@ def _check(
         for names in _names(row, config):
             expected |= zip(names, _shapes(row, ours), strict=True)
     missing = [name for name in expected if name not in tensors]
-    known = (*_EMPTY, *family.left, *family.unread, *(name for name, _ in family.copies))
+    known = (*_EMPTY, *family.ignored, *family.unread, *(name for name, _ in family.copies))
     extra = [name for name in tensors if name not in expected and not matches(name, known)]
     faults = [f"lacks {_some(missing)}"] * bool(missing)
     faults += [f"has {_some(extra)}, which the model does not"] * bool(extra)

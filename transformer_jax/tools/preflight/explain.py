@@ -63,15 +63,15 @@ def moves(module: Module) -> list[Move]:
     return all_moves
 
 
-def tables_of(found: Sequence[Move]) -> Iterator[str]:
+def tables_of(moves: Sequence[Move]) -> Iterator[str]:
     """Yields two tables that sum up to the traffic: by line, and by instruction.
 
     Both have bytes (loops counted as often as they run) and their share. Instructions that are
     alike stand in one row.
     """
-    by_line = _grouped(found, lambda move: (move.line or f"none: {move.what}", move.phase))
+    by_line = _grouped(moves, lambda move: (move.line or f"none: {move.what}", move.phase))
     yield "What moves the memory, by line:\n" + _table(by_line, "line", "phase")
-    whole = _grouped(found, lambda move: move[2:])
+    whole = _grouped(moves, lambda move: move[2:])
     titles = "what it is", "result", "line", "phase", "path"
     yield "What moves the memory, by instruction:\n" + _table(whole, *titles)
 

@@ -31,13 +31,13 @@ class TooLarge(Exception):
 class Program:
     """What one compiled program takes of a device. Bytes; times in seconds.
 
-    kept: arguments whose place the results take. moves: what moves through memory. flops: those of
-    matrix products, including what is computed again; each device does an even share of them.
+    aliased: arguments whose place the results take. moves: what moves through memory. flops: those
+    of matrix products, including what is computed again; each device does an even share of them.
     """
 
     arguments: float
     results: float
-    kept: float
+    aliased: float
     temporaries: float
     code: float
     moves: list[Move]
@@ -53,7 +53,7 @@ class Program:
     @property
     def memory(self) -> float:
         """All bytes that it needs."""
-        return self.arguments + self.results - self.kept + self.temporaries + self.code
+        return self.arguments + self.results - self.aliased + self.temporaries + self.code
 
     def times(self, peak: Peak) -> dict[str, float]:
         """Least time of each thing that a device does, if it did nothing else."""
@@ -119,7 +119,7 @@ def _compile(run: Run, function: Any, arguments: tuple, memory: float) -> Progra
     program = Program(
         arguments=usage.argument_size_in_bytes,
         results=usage.output_size_in_bytes,
-        kept=usage.alias_size_in_bytes,
+        aliased=usage.alias_size_in_bytes,
         temporaries=usage.temp_size_in_bytes,
         code=usage.generated_code_size_in_bytes,
         moves=explain.moves(module),

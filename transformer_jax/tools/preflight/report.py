@@ -185,7 +185,7 @@ def _texts(name: str, program: Program, of: Target) -> Iterator[str]:
         f"{name}: fits, {gib(program.memory)} of {gib(of.memory)} GiB of each device "
         f"(compiled in {program.seconds_to_compile:.0f} s)\n"
         f"  arguments {gib(program.arguments)}, results {gib(program.results)} of which "
-        f"{gib(program.kept)} take the place of arguments, temporaries "
+        f"{gib(program.aliased)} take the place of arguments, temporaries "
         f"{gib(program.temporaries)}, code {gib(program.code)} GiB\n"
         f"  a device multiplies and adds {program.flops:.3e} FLOPs and moves "
         f"{program.traffic:.3e} bytes of memory: {program.flops / program.traffic:.0f} FLOPs a byte"

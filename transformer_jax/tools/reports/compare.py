@@ -24,7 +24,7 @@ from pathlib import Path
 from transformer_jax.process import tables
 from transformer_jax.tools.reports import figures
 from transformer_jax.tools.reports.arms import Arm, arms, config_rows, score_rows
-from transformer_jax.tools.reports.intervals import said
+from transformer_jax.tools.reports.intervals import convention
 from transformer_jax.tools.reports.looks import style
 from transformer_jax.tools.reports.records import gather, series
 
@@ -75,8 +75,8 @@ def compare(folders: Sequence[Path], output: Path) -> None:
     table = [*head, *config_rows(groups), [], *score_rows(groups)]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     print("\n\n".join("\n".join(tables.aligned(part)) for part in _parts(table, room)))
-    if convention := said(len(arm.runs) for arm in groups):
-        print(f"\n{convention}")
+    if sentence := convention(len(arm.runs) for arm in groups):
+        print(f"\n{sentence}")
     if (figure := _draw(groups)) is None:
         print("\nThere are no curves: nothing has been logged yet.")
         return

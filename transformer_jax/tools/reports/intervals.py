@@ -78,7 +78,7 @@ def less(values: Mapping[Any, float], others: Mapping[Any, float]) -> str:
     return f"{mean(differences):+} ({pairs}{rest})" if differences else ""
 
 
-def said(counts: Iterable[int]) -> str:
+def convention(counts: Iterable[int]) -> str:
     """The sentence beside numbers that are means of so many values; empty where each is of one."""
     ends = sorted({*counts} - {0}) or [1]
     n = " to ".join(str(end) for end in dict.fromkeys([ends[0], ends[-1]]))

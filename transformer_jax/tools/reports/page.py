@@ -8,7 +8,7 @@ import numpy as np
 from transformer_jax.runs.workdir import REPLAY, SAMPLES, read_samples, reading
 from transformer_jax.tools.pages.page import file, numbers, page
 from transformer_jax.tools.reports.arms import arms, config_rows, finding, names, score_rows
-from transformer_jax.tools.reports.intervals import mean, said
+from transformer_jax.tools.reports.intervals import convention, mean
 from transformer_jax.tools.reports.looks import style
 from transformer_jax.tools.reports.records import DIAGNOSTICS, Curve, Record, read_json, series
 
@@ -79,7 +79,7 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
         },
         "config": config_rows(groups),
         "scores": score_rows(groups),
-        "convention": said(len(arm.runs) for arm in groups),
+        "convention": convention(len(arm.runs) for arm in groups),
         # Of what draws, whose copies have to hold it.
         "licence": file("uplot/LICENSE"),
     }

@@ -23,7 +23,7 @@ _ROWS = 2000  # of training data that are packed to see how full they are
 
 def inspect(config: Config, workdir: Path | None) -> int:
     """Prints the config and its changes, the parameters, a step's cost, the memory and the data."""
-    changes, notes = difference(default.get_config(), config), effects.told(config)
+    changes, notes = difference(default.get_config(), config), effects.notes(config)
     with built(config, workdir) as run:
         if run.data.has_tokenizer:
             _ = run.data.vocab_size  # refused, as in training, where the model has less
