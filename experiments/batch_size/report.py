@@ -39,7 +39,7 @@ def _tuned(rows: Sequence[Row], out: Path) -> str:
             {
                 "arm": arm,
                 "rows": batch,
-                "rate": rates.chosen(members),
+                "rate": rates.chosen_rate(members),
                 "loss": results.interval(row["loss"] for row in fresh) or "diverged",
             }
         )

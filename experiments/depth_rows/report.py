@@ -104,7 +104,7 @@ def _stand_ins(losses: _Losses) -> _Said:
             results.above(ahead, COUNTS), "undecided"
         )
         lines.append(
-            f"*{label} is not ahead of its norm twin*: **{verdict}**; {_shown(ahead)} nats below."
+            f"*{label} is not ahead of its norm twin*: **{verdict}**; {_text(ahead)} nats below."
         )
         numbers |= {f"{name}/gain": ahead.value, f"{name}/error": ahead.error}
     ahead = gain(losses, "x0", "pre_ln")
@@ -118,7 +118,7 @@ def _deep(losses: _Losses, by_arm: _Layers) -> _Said:
     numbers |= {"ln_scaling/gain": ahead.value, "ln_scaling/error": ahead.error}
     lines = [
         f"*LN scaling is better at 24 layers*: **{results.above(ahead, COUNTS)}**; "
-        f"{_shown(ahead)} nats below Pre-LN."
+        f"{_text(ahead)} nats below Pre-LN."
     ]
     if {"pre_ln", "ln_scaling"} <= by_arm.keys():
         flatter = slope(by_arm["pre_ln"]) - slope(by_arm["ln_scaling"])
@@ -146,7 +146,7 @@ def _draws(losses: _Losses, by_arm: _Layers) -> _Said:
     )
     text = (
         f"*Scaled draws leave LN scaling less to gain*: **{results.above(less)}**; it gains "
-        f"{_shown(normal)} nats with `normal` and {_shown(scaled)} with `gpt2`."
+        f"{_text(normal)} nats with `normal` and {_text(scaled)} with `gpt2`."
     )
     return text, {f"gain/{draw}": each.value for draw, each in gains.items()} | {
         "less": less.value,
@@ -175,7 +175,7 @@ def over_depths(numbers: Mapping[str, float | None]) -> str:
 LINES = {"shallow": _shallow, "deep": _deep, "draws": _draws}
 
 
-def _shown(estimate: Estimate) -> str:
+def _text(estimate: Estimate) -> str:
     return f"{estimate:+}" if math.isfinite(estimate.value) else "?"
 
 
@@ -185,9 +185,9 @@ def _line(
     fresh = [row for row in rows if row["kind"] == "fresh"]
     line: dict[str, object] = {
         "arm": arm,
-        "rate": rates.chosen(rows),
+        "rate": rates.chosen_rate(rows),
         "loss": results.interval(row["loss"] for row in fresh) or "diverged",
-        "below Pre-LN": "" if arm == base else _shown(gain(losses, arm, base)),
+        "below Pre-LN": "" if arm == base else _text(gain(losses, arm, base)),
     }
     layers = by_arm.get(arm, [])
     if any(row[name] is None for row in layers for name in ("stream", "drop")):

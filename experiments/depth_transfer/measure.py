@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from experiments.harness import coordinate_check
-from experiments.harness.trainings import Made, Trainings
+from experiments.harness.trainings import Trainings, Update
 from transformer_jax.config.build import build
 from transformer_jax.configs.default import Config
 from transformer_jax.inspection import observed
@@ -37,7 +37,7 @@ def measure(
     for seed in range(seeds):
         metrics: dict[str, Any] = {}
 
-        def watch(update: Made, metrics: dict[str, Any] = metrics) -> None:
+        def watch(update: Update, metrics: dict[str, Any] = metrics) -> None:
             if update.step == 0 and not metrics:
                 metrics.update(jax.device_get(look(update.state.params, update.batch)))
 

@@ -129,7 +129,7 @@ def _line(draw: str, rows: Sequence[Row], ends: Sequence[Row]) -> Row:
     shared = next((row["loss"] for row in rows if _at_start(row)), None)
     line: Row = {
         "draw": draw,
-        "rate": rates.chosen(rows),
+        "rate": rates.chosen_rate(rows),
         "loss": results.interval(row["loss"] for row in fresh_rows) or "diverged",
         "at one rate": "diverged" if shared is None else f"{shared:.3f}",
         "against xavier": "",

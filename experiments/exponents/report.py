@@ -58,7 +58,7 @@ def _excess(rows: Sequence[Row], *columns: str) -> dict[tuple, dict[int, np.ndar
     }
 
 
-def drawn(number: Callable[[dict], float], excess: _Excess) -> Interval:
+def bootstrap(number: Callable[[dict], float], excess: _Excess) -> Interval:
     """A number of mean losses, and its interval where these are drawn anew.
 
     The log of each is drawn with the deviation of seeds that all cells have together: two seeds of
@@ -107,7 +107,7 @@ def _grid(rows: Sequence[Row], out: Path) -> str:
     for corrected in (False, True):
         arm = {key: cells for key, cells in excess.items() if key[0] == corrected}
         for head in (False, True):
-            exponent = drawn(lambda m, c=corrected, h=head: fits.exponent(sizes(m, c, h)), arm)
+            exponent = bootstrap(lambda m, c=corrected, h=head: fits.exponent(sizes(m, c, h)), arm)
             means = {
                 key: {n: float(np.mean(x)) for n, x in cells.items()} for key, cells in arm.items()
             }
@@ -187,7 +187,7 @@ def _data(rows: Sequence[Row], out: Path) -> str:
             ((curve),) = means.values()
             return -float(np.polyfit(np.log([*curve]), np.log([*curve.values()]), 1)[0])
 
-        interval = drawn(power, {(a,): cells})
+        interval = bootstrap(power, {(a,): cells})
         fresh = [row for row in rows if row["a"] == a and row["kind"] == "fresh"]
         floor = fresh[0]["loss"] - fresh[0]["excess"]
         losses = {n: float(np.mean(x)) + floor for n, x in cells.items()}

@@ -47,15 +47,15 @@ def slopes(rows: Sequence[Row], size: str) -> list[Row]:
     return slope_rows
 
 
-def numbers(found: Sequence[Row]) -> dict[str, float]:
+def numbers(slope_rows: Sequence[Row]) -> dict[str, float]:
     """`slopes` as "slope/RULE/ACTIVATION"."""
-    return {f"slope/{row['rule']}/{row['activation']}": row["slope"] for row in found}
+    return {f"slope/{row['rule']}/{row['activation']}": row["slope"] for row in slope_rows}
 
 
-def table(found: Sequence[Row]) -> str:
+def table(slope_rows: Sequence[Row]) -> str:
     """`slopes` as markdown, rules side by side."""
     lines = []
-    for (name,), members in results.group(found, "activation").items():
+    for (name,), members in results.group(slope_rows, "activation").items():
         lines.append({"": name, **{row["rule"]: f"{row['slope']:+.2f}" for row in members}})
     return results.table(lines)
 

@@ -53,9 +53,9 @@ def lines(
 
 
 def by_learning_rate(rows: Iterable[Row], *, by: str, panel: str) -> Figure:
-    """Validation losses of characters, as `rates.drawn`: what diverged is not left out."""
+    """Validation losses of characters, as `rates.drawn_loss`: what diverged is not left out."""
     return lines(
-        [{**row, "loss": rates.drawn(row)} for row in rows],
+        [{**row, "loss": rates.drawn_loss(row)} for row in rows],
         x="learning_rate",
         y="loss",
         by=by,

@@ -16,7 +16,7 @@ from transformer_jax.runs.workdir import CHECKPOINTS
 _LOG_LINES = 15  # shown of a failed run's log
 
 
-def _written(value: object) -> str:
+def _literal(value: object) -> str:
     """A value as a command line has it: a text that would be read otherwise in quotation marks."""
     quoted = isinstance(value, str) and set("\\'\"") & set(value)
     return repr(value) if quoted else str(value)
@@ -67,11 +67,11 @@ class Job:
         run, workdir = self.runs[0], f"--workdir={self.workdir}"
         python = [sys.executable, "-m"]
         train = [*python, "transformer_jax.main", f"--config={ROOT / run.config}", workdir]
-        train += [f"--config.{key}={_written(value)}" for key, value in run.overrides.items()]
+        train += [f"--config.{key}={_literal(value)}" for key, value in run.overrides.items()]
         if run.fork_from is not None:
             trunk = self.workdir.parent / run.fork_from.id
             place = trunk if run.fork_step is None else trunk / CHECKPOINTS / str(run.fork_step)
-            train.append(f"--config.checkpoint.fork_from={_written(str(place))}")
+            train.append(f"--config.checkpoint.fork_from={_literal(str(place))}")
         measure = [*python, "experiments.harness.measure", f"--folder={self.folder}", workdir]
         commands = []
         if run.train and not results.is_trained(run, self.workdir):

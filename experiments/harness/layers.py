@@ -34,11 +34,11 @@ def look(run: Run, params: Params, batch: Batch) -> dict[str, Float[Array, "L"]]
     }
 
 
-def rows(seen: Mapping[str, Float[Array, "L"]], **at: Any) -> list[dict[str, Any]]:
-    """What was seen as a row for each layer from 1, of kind "layer", with these columns besides."""
+def rows(numbers: Mapping[str, Float[Array, "L"]], **at: Any) -> list[dict[str, Any]]:
+    """The numbers as a row for each layer from 1, of kind "layer", with these columns besides."""
     return [
-        {"kind": "layer", **at, "layer": layer, **dict(zip(seen, values, strict=True))}
-        for layer, values in enumerate(zip(*jax.device_get(seen).values(), strict=True), 1)
+        {"kind": "layer", **at, "layer": layer, **dict(zip(numbers, values, strict=True))}
+        for layer, values in enumerate(zip(*jax.device_get(numbers).values(), strict=True), 1)
     ]
 
 

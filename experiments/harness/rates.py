@@ -107,7 +107,7 @@ def schedule(peak: float, steps: int, warm_up: int, shape: str) -> Callable[[int
     return at
 
 
-def chosen(rows: Iterable[Row]) -> str:
+def chosen_rate(rows: Iterable[Row]) -> str:
     """The rate of the fresh seeds of a search, and whether it is at the edge of it."""
     rows = list(rows)
     rate = next(row["learning_rate"] for row in rows if row["kind"] == "fresh")
@@ -161,7 +161,7 @@ def penalty(rows: Sequence[Row], rate: float) -> float | None:
     return lost if math.isfinite(lost) else math.inf
 
 
-def drawn(row: Row) -> float:
+def drawn_loss(row: Row) -> float:
     """The loss; that before training where it is larger, or where training diverged."""
     return min(_number(row["loss"]), row["initial"]) if _is_loss(row["loss"]) else row["initial"]
 
@@ -186,7 +186,7 @@ def sensitivity(losses: Mapping[float, float | None], initial: float) -> float:
 
     One that diverged counts as the initial loss.
     """
-    values = [drawn({"loss": loss, "initial": initial}) for loss in losses.values()]
+    values = [drawn_loss({"loss": loss, "initial": initial}) for loss in losses.values()]
     return float(np.mean(values) - min(values))
 
 

@@ -23,7 +23,7 @@ from transformer_jax.training.state import State
 from transformer_jax.training.step import Metrics, TrainStep, is_finite
 
 
-class Made(NamedTuple):
+class Update(NamedTuple):
     """What a step has made.
 
     Attributes:
@@ -71,8 +71,8 @@ class Trainings:
         seed: int,
         batches: Iterable[recipe.Batch] | None = None,
         *,
-        after: Made | None = None,
-    ) -> Iterator[Made]:
+        after: Update | None = None,
+    ) -> Iterator[Update]:
         """Trains: the state before the first step, and then what each step made, to the last one.
 
         Ends before a step whose loss, gradient or parameters are not finite: it has diverged.
@@ -87,7 +87,7 @@ class Trainings:
         placed = (place(run.mesh, batch) for batch in ordered)
         first = next(placed)
         state = self._first(seed, first) if after is None else jax.tree.map(jnp.copy, after.state)
-        yield Made(begun, state, first, {})
+        yield Update(begun, state, first, {})
         every = itertools.chain([first], placed)
         numbered = zip(range(begun + 1, run.train.steps + 1), every, strict=False)
         for number, batch in numbered:
@@ -95,7 +95,7 @@ class Trainings:
             state, metrics = self._step(state, batch, rate)
             if not is_finite(metrics):
                 return
-            yield Made(number, state, batch, metrics)
+            yield Update(number, state, batch, metrics)
 
     def batches(self, seed: int) -> Iterator[recipe.Batch]:
         """The training data in the order of this seed, without end."""
@@ -120,7 +120,7 @@ class Trainings:
         self,
         learning_rate: float,
         seed: int,
-        watch: Callable[[Made], None] = lambda update: None,
+        watch: Callable[[Update], None] = lambda update: None,
     ) -> dict[str, Any]:
         """One training: its learning_rate and seed, and the validation loss before and after it.
 

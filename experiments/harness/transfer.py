@@ -73,22 +73,22 @@ def shifts(rows: Sequence[Row], size: str) -> list[Row]:
     return shift_rows
 
 
-def numbers(found: Sequence[Row], size: str) -> dict[str, float]:
+def numbers(shift_rows: Sequence[Row], size: str) -> dict[str, float]:
     """`shifts` as "QUANTITY/RULE/SIZE"."""
     quantities = ("optimum", "shift", "error", "penalty", "loss", "sensitivity")
     return {
         f"{quantity}/{row['rule']}/{row[size]}": row[quantity]
-        for row in found
+        for row in shift_rows
         for quantity in quantities
         if quantity in row
     }
 
 
-def table(found: Sequence[Row], size: str) -> str:
+def table(shift_rows: Sequence[Row], size: str) -> str:
     """`shifts` as markdown, with 95 % intervals; says where the grid ends at the optimum."""
-    base = min(row[size] for row in found)
-    inside = {row["rule"] for row in found if row[size] == base and row.get("inside")}
-    return results.table([_line(row, size, base, row["rule"] in inside) for row in found])
+    base = min(row[size] for row in shift_rows)
+    inside = {row["rule"] for row in shift_rows if row[size] == base and row.get("inside")}
+    return results.table([_line(row, size, base, row["rule"] in inside) for row in shift_rows])
 
 
 def _line(row: Row, size: str, base: Any, base_inside: bool) -> Row:

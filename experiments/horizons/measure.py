@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.harness.trainings import Made, Trainings
+from experiments.harness.trainings import Trainings, Update
 from transformer_jax.config.build import build
 from transformer_jax.configs.default import Config
 from transformer_jax.models.family import Params
@@ -74,7 +74,7 @@ def _trunk(
         for share in (_DECAY, _SHORT)
     }
     snapshots: dict[int, list[Params]] = {horizon: [] for horizon in horizons}
-    begun: list[tuple[Made, int, float]] = []
+    begun: list[tuple[Update, int, float]] = []
     rows = []
     for update in trainings.steps(peak, seed):
         for horizon, weights in snapshots.items():
@@ -99,7 +99,7 @@ def _branch(
     trainings: Trainings,
     peak: Callable[[int], float],
     seed: int,
-    start: Made,
+    start: Update,
     horizon: int,
     shape: str,
 ) -> list[dict[str, Any]]:
@@ -146,7 +146,7 @@ def _weighted(newest_first: Iterable[Params], factors: Sequence[float]) -> Param
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *scaled)
 
 
-def _last_loss(trainings: Trainings, steps: Iterable[Made], horizon: int) -> float:
+def _last_loss(trainings: Trainings, steps: Iterable[Update], horizon: int) -> float:
     for update in steps:
         if update.step == horizon:
             return trainings.validation_loss(update.state.params)

@@ -23,7 +23,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     lines, numbers = _VERDICTS.get(part, _no_line)(best, trainings)
     results.write_summary(out, {f"{part}/{name}": value for name, value in numbers.items()})
     figure = figures.lines(
-        [row for row in rows if row["kind"] == "reading" and _shown(row, best)],
+        [row for row in rows if row["kind"] == "reading" and _at_best_rate(row, best)],
         x="step",
         y="progress",
         by="arm",
@@ -80,14 +80,14 @@ def _mean(values) -> str:
     return f"{np.mean(known):.2f}" if known else ""
 
 
-def _shown(row: Row, best: Mapping[object, Sequence[Row]]) -> bool:
+def _at_best_rate(row: Row, best: Mapping[object, Sequence[Row]]) -> bool:
     return row["learning_rate"] == best[row["arm"]][0]["learning_rate"]
 
 
-_Said = tuple[str, Mapping[str, float]]
+_Verdict = tuple[str, Mapping[str, float]]
 
 
-def _depth(best: Mapping[int, list[Row]], trainings: Sequence[Row]) -> _Said:
+def _depth(best: Mapping[int, list[Row]], trainings: Sequence[Row]) -> _Verdict:
     one, two = best[1], best.get(2, [])
     unsolved = sum(row["progress"] <= _NOT_SOLVED for row in one)
     solved = sum(row["progress"] >= _SOLVED for row in two)
@@ -127,7 +127,7 @@ def _depth(best: Mapping[int, list[Row]], trainings: Sequence[Row]) -> _Said:
     return text, numbers
 
 
-def _schemes(best: Mapping[str, list[Row]], trainings: Sequence[Row]) -> _Said:
+def _schemes(best: Mapping[str, list[Row]], trainings: Sequence[Row]) -> _Verdict:
     times = {
         arm: np.log2([row["at_50"] for row in rows if row["at_50"] is not None])
         for arm, rows in best.items()
@@ -150,7 +150,7 @@ def _schemes(best: Mapping[str, list[Row]], trainings: Sequence[Row]) -> _Said:
     return text, {"between": spread, "within": deviation, "p": p}
 
 
-def _draws(best: Mapping[str, list[Row]], trainings: Sequence[Row]) -> _Said:
+def _draws(best: Mapping[str, list[Row]], trainings: Sequence[Row]) -> _Verdict:
     small = [row for row in trainings if row["arm"] == "normal"]
     by_rate = {
         rate: sum(row["at_50"] is not None for row in members)
@@ -164,14 +164,14 @@ def _draws(best: Mapping[str, list[Row]], trainings: Sequence[Row]) -> _Said:
     return text, {f"normal/{rate:g}": count for rate, count in by_rate.items()}
 
 
-def _no_line(best: Mapping[object, list[Row]], trainings: Sequence[Row]) -> _Said:
+def _no_line(best: Mapping[object, list[Row]], trainings: Sequence[Row]) -> _Verdict:
     numbers = {
         f"{arm}/solved": sum(row["at_50"] is not None for row in rows) for arm, rows in best.items()
     }
     return "", numbers
 
 
-_VERDICTS: dict[str, Callable[..., _Said]] = {
+_VERDICTS: dict[str, Callable[..., _Verdict]] = {
     "depth": _depth,
     "schemes": _schemes,
     "draws": _draws,

@@ -66,9 +66,9 @@ def slope(rows: Sequence[Row], matrix: str) -> Estimate:
     )
 
 
-def verdict(found: Estimate, foretold: float) -> str:
+def verdict(estimate: Estimate, foretold: float) -> str:
     """Whether the whole interval lies within the tolerance, or the whole of it outside."""
-    away = abs(found.value - foretold)
-    if away + found.half_width <= TOLERANCE:
+    away = abs(estimate.value - foretold)
+    if away + estimate.half_width <= TOLERANCE:
         return HELD
-    return CONTRADICTED if away - found.half_width > TOLERANCE else UNDECIDED
+    return CONTRADICTED if away - estimate.half_width > TOLERANCE else UNDECIDED

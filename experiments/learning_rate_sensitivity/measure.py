@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.harness.trainings import Made, Trainings
+from experiments.harness.trainings import Trainings, Update
 from transformer_jax.config.build import build
 from transformer_jax.configs.default import Config
 from transformer_jax.inspection import observed
@@ -55,7 +55,7 @@ def measure(
     for rate in learning_rates:
         metrics: dict[str, Any] = {}
 
-        def watch(update: Made, metrics: dict[str, Any] = metrics) -> None:
+        def watch(update: Update, metrics: dict[str, Any] = metrics) -> None:
             metrics["made"] = update.step
             moments = {
                 "warm_up": update.step == in_warm_up,

@@ -35,7 +35,9 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
     for (rate,), members in results.group(rows, "learning_rate").items():
         cells = {value: cell for (value,), cell in sorted(results.group(members, column).items())}
         values = {
-            "loss": {value: [rates.drawn(row) for row in cell] for value, cell in cells.items()},
+            "loss": {
+                value: [rates.drawn_loss(row) for row in cell] for value, cell in cells.items()
+            },
             quantity: {
                 value: shown.known(row.get(f"end/{quantity}") for row in cell)
                 for value, cell in cells.items()
@@ -59,7 +61,7 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
             lines.append(line)
     results.write_summary(out, numbers)
     figure = figures.lines(
-        [{**row, "loss": rates.drawn(row), name: f"{row[column]:g}"} for row in rows],
+        [{**row, "loss": rates.drawn_loss(row), name: f"{row[column]:g}"} for row in rows],
         x=x,
         y="loss",
         by="model" if x == column else name,

@@ -52,6 +52,6 @@ def rate(first: float) -> str:
     return f"{first:g}" if math.isfinite(first) else "none"
 
 
-def difference(name: str, found: Estimate) -> dict[str, Any]:
+def difference(name: str, gap: Estimate) -> dict[str, Any]:
     """For summary.json."""
-    return {name: found.value, f"{name}/error": found.error, f"{name}/counts": found.counts}
+    return {name: gap.value, f"{name}/error": gap.error, f"{name}/counts": gap.counts}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from experiments.harness.trainings import Made, Trainings
+from experiments.harness.trainings import Trainings, Update
 from transformer_jax.config.build import build
 from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.recipe import Batch
@@ -62,8 +62,8 @@ def _rows(
     rate: float,
     seed: int,
     injected: int,
-    look: Callable[[Any, Made], Mapping[str, Any]],
-    read: Callable[[Made], dict[str, float]],
+    look: Callable[[Any, Update], Mapping[str, Any]],
+    read: Callable[[Update], dict[str, float]],
 ) -> Iterator[dict[str, Any]]:
     """The rows of one training."""
     batches = with_rare_batch(trainings.batches(seed), injected, seed)
@@ -145,14 +145,14 @@ def named(tree: Any) -> dict[str, Array]:
     return {parameter_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _ratios_by_step(trainings: Trainings) -> Callable[[Any, Made], dict[str, Array]]:
+def _ratios_by_step(trainings: Trainings) -> Callable[[Any, Update], dict[str, Array]]:
     """Compiles (momentum before a step, what it made) -> `ratios`."""
     run = trainings.run
     settings = run.optimizer
     moments = {name: getattr(settings, name) for name in ("beta1", "beta2", "epsilon")}
     compiled = jax.jit(functools.partial(ratios, roles=run.roles, **moments))
 
-    def look(momentum: Any, update: Made) -> dict[str, Array]:
+    def look(momentum: Any, update: Update) -> dict[str, Array]:
         adam = adam_state(update.state.opt_state)
         return compiled(momentum, adam.mu, adam.nu, update.step)
 
@@ -161,14 +161,14 @@ def _ratios_by_step(trainings: Trainings) -> Callable[[Any, Made], dict[str, Arr
 
 def _curvature(
     trainings: Trainings, rate: float, seed: int, steps: Sequence[int]
-) -> Callable[[Made], dict[str, float]]:
+) -> Callable[[Update], dict[str, float]]:
     """What a step made -> the curvature that the next one begins with, where that is one of these
     steps; always on the first batch of the training data, so that it moves with the weights alone.
     """
     sharpness = make_sharpness(trainings.run)
     batch = place(trainings.run.mesh, next(trainings.batches(seed)))
 
-    def read(update: Made) -> dict[str, float]:
+    def read(update: Update) -> dict[str, float]:
         if update.step + 1 not in steps:
             return {}
         return {

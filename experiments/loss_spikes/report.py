@@ -70,13 +70,13 @@ def _rates(rows: Sequence[Row], out: Path) -> str:
     return "\n\n".join([best_rate(optima), results.table(lines), picture])
 
 
-def best_rate(found: Sequence[rates.Optimum]) -> str:
+def best_rate(optima: Sequence[rates.Optimum]) -> str:
     """The geometric mean of the seeds' best rates, and three times that, in words."""
-    if not found:
+    if not optima:
         return "Nothing trains at any of these rates: there is no best one."
-    logs = [each.log2_rate for each in found]
+    logs = [each.log2_rate for each in optima]
     best = 2 ** float(np.mean(logs))
-    beyond = " It lies at an end of the grid." * (not all(each.inside for each in found))
+    beyond = " It lies at an end of the grid." * (not all(each.inside for each in optima))
     seeds = " and ".join(f"2^{log:.2f}" for log in logs)
     return (
         f"Best constant rate {best:.3g}, by seed {seeds}; three times it, {3 * best:.3g}.{beyond}"
@@ -84,17 +84,21 @@ def best_rate(found: Sequence[rates.Optimum]) -> str:
 
 
 def _spikes(runs: Sequence[Finished], out: Path) -> str:
-    trainings = [training for run in runs for training in made(run)]
+    trainings = [training for run in runs for training in trainings_of(run)]
     scores = [{**each.labels, **training_row(each)} for each in trainings]
-    leads = [{**run.labels, **lead_row([each.series for each in made(run)])} for run in runs]
+    leads = [
+        {**run.labels, **lead_row([each.series for each in trainings_of(run)])} for run in runs
+    ]
     curved = [
-        {**run.labels, **curvature_row(made(run)[0])} for run in runs if _asked(run)["curvature"]
+        {**run.labels, **curvature_row(trainings_of(run)[0])}
+        for run in runs
+        if _arguments(run)["curvature"]
     ]
     for name, rows in {"scores": scores, "leads": leads, "curvature": curved}.items():
         results.write_csv(out / f"{name}.csv", rows)
     results.write_summary(out, _numbers(scores, leads))
     cells = list(results.group(scores, *_CONDITION).values())
-    rate = _asked(runs[0])["learning_rate"]
+    rate = _arguments(runs[0])["learning_rate"]
     return "\n\n".join(
         [
             multiple(rate, results.read_json(out / "summary.json")),
@@ -133,9 +137,9 @@ def _spikes(runs: Sequence[Finished], out: Path) -> str:
 # Rows of numbers ---------------------------------------------------------------------------------
 
 
-def made(run: Finished) -> list[Training]:
+def trainings_of(run: Finished) -> list[Training]:
     """The trainings of a run, one for each seed."""
-    config, injected = run.run.resolved, _asked(run)["injected"]
+    config, injected = run.run.resolved, _arguments(run)["injected"]
     start = config.optimizer.warmup_steps + series.DESCENT
     trainings = []
     for (seed,), rows in results.group(run.measurements, "seed").items():
@@ -234,10 +238,10 @@ def difference(rows: Sequence[Row], others: Sequence[Row], name: str) -> str:
     values, other_values = ([row[name] for row in members] for members in (rows, others))
     if None in values or None in other_values:
         return "diverged"
-    return _told(results.difference(values, other_values))
+    return _text(results.difference(values, other_values))
 
 
-def _told(estimate: Estimate) -> str:
+def _text(estimate: Estimate) -> str:
     """Empty where there was nothing to judge."""
     if not math.isfinite(estimate.value):
         return ""
@@ -245,7 +249,7 @@ def _told(estimate: Estimate) -> str:
     return f"**{text}**" if estimate.counts else text
 
 
-def _asked(run: Finished) -> Mapping[str, Any]:
+def _arguments(run: Finished) -> Mapping[str, Any]:
     """The arguments with which the run was measured."""
     return run.run.measure or {}
 
@@ -320,7 +324,7 @@ def _lead_line(row: Row) -> Row:
     line = _condition(row) | {"spikes": row["spikes"], "led": row["led"]}
     line["by chance"] = f"{row['expected']:.1f}"
     counted = row["spikes"] > 0
-    more = _told(Estimate(row["excess"], row["error"], math.inf)) if counted else ""
+    more = _text(Estimate(row["excess"], row["error"], math.inf)) if counted else ""
     return line | {"share over chance": more}
 
 
@@ -342,8 +346,10 @@ def _odd_figure(runs: Sequence[Finished], out: Path) -> str:
     rows = []
     for run in runs:
         if run.labels["embedding"] == "scaled":
-            losses = np.mean([drawn_losses(each.series.losses) for each in made(run)], axis=0)
-            at = _asked(run)["injected"]
+            losses = np.mean(
+                [drawn_losses(each.series.losses) for each in trainings_of(run)], axis=0
+            )
+            at = _arguments(run)["injected"]
             # The odd batch's own loss is off scale.
             offsets = [offset for offset in _DRAWN if offset and at + offset <= losses.size]
             rows += [{**run.labels, "step": x, "loss": losses[at + x - 1]} for x in offsets]

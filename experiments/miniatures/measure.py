@@ -23,7 +23,7 @@ from transformer_jax.training.losses import PlaceLoss
 
 _KNOWN = 0.9  # probability of a word that is certain, from which on it counts as known
 
-Asked = Callable[[Batch, int], Bool[Array, "B T"]]
+Places = Callable[[Batch, int], Bool[Array, "B T"]]
 Score = Callable[[Params], Iterator[dict[str, Any]]]
 
 
@@ -48,12 +48,12 @@ def measure(config: Config, workdir: Path, *, seeds: int, read_every: int) -> li
     return readings
 
 
-def asking(run: Run, asked: Asked) -> Run:
+def asking(run: Run, places: Places) -> Run:
     """The same run with the loss of answers alone."""
     opener = _id(run, "=")
 
     def answers(batch: Batch) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:
-        return batch["targets"], asked(batch, opener) & (batch["targets_segment_ids"] != 0)
+        return batch["targets"], places(batch, opener) & (batch["targets_segment_ids"] != 0)
 
     return dataclasses.replace(run, loss=dataclasses.replace(run.loss, function=PlaceLoss(answers)))
 
@@ -82,7 +82,7 @@ def written(
     passes: int,
     params: Params,
     batch: Batch,
-    asked: Bool[Array, "B T"],
+    mask: Bool[Array, "B T"],
 ) -> Int[Array, "B T"]:
     """The targets with the model's likeliest words at the places that are asked for.
 
@@ -95,7 +95,7 @@ def written(
     def fill(_: int, targets: Int[Array, "B T"]) -> Int[Array, "B T"]:
         outputs, _ = run.outputs(params, batch | {"targets": targets}, None, ())
         words = jnp.argmax(outputs.arrays(), axis=-1)
-        return jnp.where(asked, words.astype(targets.dtype), targets)
+        return jnp.where(mask, words.astype(targets.dtype), targets)
 
     return jax.lax.fori_loop(0, passes, fill, batch["targets"])
 

@@ -53,7 +53,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
                 "decay": f"{fresh[key][0]['weight_decay']:.2g}",
                 "half": results.interval(row["half"] for row in fresh[key]) or "diverged",
                 "loss": results.interval(row["loss"] for row in fresh[key]) or "diverged",
-                "speed-up": _shown(ups[name]) if at == steps and tuned == "yes" else "",
+                "speed-up": _text(ups[name]) if at == steps and tuned == "yes" else "",
             }
         )
     # The best is told by the seed of the search, and its size by the others.
@@ -176,14 +176,14 @@ def _lines(
         slower = "undecided"
     text = (
         f"*The best optimizer is faster*: **{faster}**; {best}, "
-        f"{_shown(ups[best])} times.\n\n"
+        f"{_text(ups[best])} times.\n\n"
         f"*Those that are said to be faster are so by less than 1.4 times in the median*: "
         f"**{results.at_most(middle, _MEDIAN) if complete else 'undecided'}**; "
-        f"{_shown(middle)} times, of {len(claimed)}.\n\n"
-        f"*Ranks swap while the rate decays*: **{_least_of(swap, _SWAPPED)}**; {_shown(swap)} of "
+        f"{_text(middle)} times, of {len(claimed)}.\n\n"
+        f"*Ranks swap while the rate decays*: **{_least_of(swap, _SWAPPED)}**; {_text(swap)} of "
         f"the pairs.\n\n"
         f"*AdamW that is not tuned makes others look faster*: "
-        f"**{slower}**; it takes {_shown(inflated)} times the steps to "
+        f"**{slower}**; it takes {_text(inflated)} times the steps to "
         f"tuned AdamW's loss."
     )
     return text, {"median": middle.value, "swapped": swap.value, "inflated": inflated.value}
@@ -200,7 +200,7 @@ def _least_of(estimate: Estimate, line: float) -> str:
     return results.at_most(estimate._replace(value=-estimate.value), -line)
 
 
-def _shown(estimate: Estimate) -> str:
+def _text(estimate: Estimate) -> str:
     return f"{estimate.value:.2f} (error {estimate.error:.2f})"
 
 

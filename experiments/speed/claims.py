@@ -18,12 +18,12 @@ class Claim:
     """A number, one a round, that is at least or at most a bound."""
 
     text: str
-    found: Numbers
+    numbers: Numbers
     least: float | None = None
     most: float | None = None
 
     @property
-    def asked(self) -> str:
+    def bound(self) -> str:
         """The bound in words."""
         return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
 
@@ -44,7 +44,7 @@ def faster(work: str, program: str, least: float) -> Claim:
     """A program's seconds over ours."""
     return Claim(
         text=f"{work}: times as fast as {table.title(program)}",
-        found=lambda rows: table.ratios(table.of_work(rows, work), program, "ours"),
+        numbers=lambda rows: table.ratios(table.of_work(rows, work), program, "ours"),
         least=least,
     )
 
@@ -53,7 +53,7 @@ def memory(work: str, program: str, most: float) -> Claim:
     """Our peak memory over a program's."""
     return Claim(
         text=f"{work}: peak memory over {table.title(program)}'s",
-        found=lambda rows: table.ratios(table.of_work(rows, work), "ours", program, "peak_bytes"),
+        numbers=lambda rows: table.ratios(table.of_work(rows, work), "ours", program, "peak_bytes"),
         most=most,
     )
 
@@ -65,14 +65,14 @@ def share(work: str, least: float) -> Claim:
         members = [row for row in table.of_work(rows, work) if row["program"] == "ours"]
         return [row["limit"] / row["seconds"] for row in members if "limit" in row]
 
-    return Claim(text=f"{work}: share of the limit", found=shares, least=least)
+    return Claim(text=f"{work}: share of the limit", numbers=shares, least=least)
 
 
 def over(text: str, work: str, program: str, other: str, most: float) -> Claim:
     """A program's seconds over another's."""
     return Claim(
         text=f"{work}: {text}",
-        found=lambda rows: table.ratios(table.of_work(rows, work), program, other),
+        numbers=lambda rows: table.ratios(table.of_work(rows, work), program, other),
         most=most,
     )
 
@@ -84,7 +84,7 @@ def _started(state: str, most: float) -> Claim:
         members = [row for row in table.of_work(rows, "start") if row["program"] == "ours"]
         return [row[state] for row in members]
 
-    return Claim(text=f"start: seconds to the first step, {state}", found=seconds, most=most)
+    return Claim(text=f"start: seconds to the first step, {state}", numbers=seconds, most=most)
 
 
 def seconds_grow(rows: Sequence[Row]) -> list[float]:
@@ -166,7 +166,7 @@ CLAIMS = (
 )
 
 
-def found(rows: Sequence[Row]) -> dict[Claim, float]:
+def medians(rows: Sequence[Row]) -> dict[Claim, float]:
     """The median of each claim that these rows can say something about."""
     return {claim: results.median(values) for claim, values in _values(rows)}
 
@@ -176,7 +176,7 @@ def lines(rows: Sequence[Row]) -> list[Row]:
     return [
         {
             "claim": claim.text,
-            "asked": claim.asked,
+            "asked": claim.bound,
             "found": results.median_interval(values, ".2f"),
             "holds": claim.holds(values),
         }
@@ -185,5 +185,5 @@ def lines(rows: Sequence[Row]) -> list[Row]:
 
 
 def _values(rows: Sequence[Row]) -> list[tuple[Claim, list[float]]]:
-    each = [(claim, claim.found(rows)) for claim in CLAIMS]
+    each = [(claim, claim.numbers(rows)) for claim in CLAIMS]
     return [(claim, values) for claim, values in each if values]

@@ -37,7 +37,7 @@ from transformer_jax.runs.workdir import (
     write_atomically,
 )
 
-FOUND = Path(__file__).parent / "results" / "gpu.json"
+RESULTS = Path(__file__).parent / "results" / "gpu.json"
 PACKAGES = "jax jaxlib flax optax orbax-checkpoint numpy nvidia-cudnn-cu13 torch transformers"
 _SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # so that processes take what they need
 _CPU = {"JAX_PLATFORMS": "cpu"}
@@ -405,7 +405,7 @@ def _versions() -> Iterator[tuple[str, str]]:
 def main() -> None:
     """Runs the pieces, or one of them."""
     parser = argparse.ArgumentParser(description="Shows what only a GPU can.")
-    parser.add_argument("--out", type=Path, default=FOUND)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--only", default="", help="pieces, separated by commas")
     parser.add_argument("--quick", action="store_true", help="all tiny, to try it on a CPU")
     parser.add_argument("--piece", help=argparse.SUPPRESS)

@@ -10,16 +10,16 @@ from typing import Any
 
 from experiments.harness import results
 from experiments.speed import table
-from experiments.speed.gpu import FOUND, pieces
+from experiments.speed.gpu import RESULTS, pieces
 from experiments.speed.workers import Row
 from transformer_jax.devices import chips
 
 
-def report(found: Mapping[str, Any]) -> str:
+def report(record: Mapping[str, Any]) -> str:
     """The tables of one file of results."""
-    rows = {name: piece["rows"] for name, piece in found["pieces"].items() if "rows" in piece}
+    rows = {name: piece["rows"] for name, piece in record["pieces"].items() if "rows" in piece}
     (device,) = rows["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     works = [name for name in pieces(quick=False) if name.startswith(("step", "greedy", "sample"))]
     tables = {
         "Training steps and decoding": [
@@ -34,16 +34,16 @@ def report(found: Mapping[str, Any]) -> str:
         ],
     }
     parts = [
-        f"{device['device']}, {found['date']}; {versions}. One product of two matrices of 8,192 x "
+        f"{device['device']}, {record['date']}; {versions}. One product of two matrices of 8,192 x "
         f"8,192 in bfloat16: {device['product_rate'] / 1e12:.0f} TFLOP/s."
     ]
     for title, lines in tables.items():
-        parts += [f"### {title}", results.table([_shown(line) for line in lines])] if lines else []
+        parts += [f"### {title}", results.table([_row(line) for line in lines])] if lines else []
     missing = [name for name in pieces(quick=False) if name not in rows]
     return "\n\n".join([*parts, f"Not measured: {', '.join(missing) or 'nothing'}."])
 
 
-def _shown(line: Row) -> Row:
+def _row(line: Row) -> Row:
     """A line with the error of what was said alone, if there is one."""
     if "said" not in line:
         return line
@@ -69,4 +69,4 @@ def _times(work: str, rows: Sequence[Row], device: str) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    results.insert(Path(__file__).parent / "README.md", "gpu", report(results.read_json(FOUND)))
+    results.insert(Path(__file__).parent / "README.md", "gpu", report(results.read_json(RESULTS)))

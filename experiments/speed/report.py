@@ -18,7 +18,7 @@ def report(runs: list[Finished], out: Path) -> str:
     rows = [row for run in runs for row in table.with_limits(run.run, results.rows([run]))]
     name = "multi30k" if table.of_work(rows, "epoch") else "cpu"
     results.write_csv(out / f"{name}.csv", rows)
-    medians = claims.found(rows)
+    medians = claims.medians(rows)
     results.write_summary(
         out, {f"{name}/{claim.text}": median for claim, median in medians.items()}
     )

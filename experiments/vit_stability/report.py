@@ -57,7 +57,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     ]
     results.write_summary(out, numbers)
     figure = figures.lines(
-        [row | {"loss": rates.drawn(row)} for row in rows],
+        [row | {"loss": rates.drawn_loss(row)} for row in rows],
         x="learning_rate",
         y="loss",
         by="arm",

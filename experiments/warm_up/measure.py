@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from experiments.harness.trainings import Made, Trainings
+from experiments.harness.trainings import Trainings, Update
 from transformer_jax.config.build import build
 from transformer_jax.configs.default import Config
 from transformer_jax.inspection import observed, steps
@@ -47,7 +47,7 @@ def measure(
         metrics["dead"] = math.nan
         before: list[Params] = []
 
-        def watch(update: Made, metrics: Any = metrics, before: Any = before) -> None:
+        def watch(update: Update, metrics: Any = metrics, before: Any = before) -> None:
             step = update.step - burn_in
             if step in READINGS:
                 numbers = look(update, before.pop())
@@ -73,13 +73,13 @@ def dead_branches(model: Model, params: Params, batch: Batch) -> Float[Array, ""
     return jnp.mean(over_tokens(activations.branches) < DEAD * over_tokens(activations.inputs))
 
 
-def _look(trainings: Trainings, curvature: bool) -> Callable[[Made, Params], dict[str, float]]:
+def _look(trainings: Trainings, curvature: bool) -> Callable[[Update, Params], dict[str, float]]:
     """(what a step made, the parameters before it) -> the numbers that are read after it."""
     run = trainings.run
     turned = jax.jit(lambda old, new: steps.update(old, new, run.roles)["decoder"].angle.mean())
     read, limit = make_sharpness(run), threshold(run.optimizer.beta1)
 
-    def look(update: Made, before: Params) -> dict[str, float]:
+    def look(update: Update, before: Params) -> dict[str, float]:
         metrics = {"angle": float(turned(before, update.state.params))}
         if curvature:
             numbers = {

@@ -36,12 +36,12 @@ class Finding(NamedTuple):
     """What a test shows, each more being better.
 
     Attributes:
-      said: of `rescue` or `need`.
+      verdict: of `rescue` or `need`.
       gained: against what it is to be better than.
       short: of what a warm-up of 20 % gives; None where this is what is asked about.
     """
 
-    said: str
+    verdict: str
     gained: Estimate
     short: Estimate | None
 
@@ -146,14 +146,14 @@ def rescue(values: Mapping[str, Sequence[float]], test: str, deviation: Deviatio
         for a, b in ((test, NONE), (LONG, test), (LONG, NONE))
     )
     if math.isnan(deviation.value):
-        said = UNDECIDED
+        verdict = UNDECIDED
     elif not _gains(to_gain):
-        said = NOTHING
+        verdict = NOTHING
     elif not _gains(gained):
-        said = FAILS
+        verdict = FAILS
     else:
-        said = PARTLY if _gains(short) else RESCUES
-    return Finding(said, gained, short)
+        verdict = PARTLY if _gains(short) else RESCUES
+    return Finding(verdict, gained, short)
 
 
 def need(values: Mapping[str, Sequence[float]], deviation: Deviation, most: int) -> Finding:
@@ -169,10 +169,10 @@ def need(values: Mapping[str, Sequence[float]], deviation: Deviation, most: int)
     return Finding(NEEDS if _gains(gained) else NO_NEED, gained, None)
 
 
-def fitting(found: Mapping[str, Finding]) -> dict[str, tuple[int, int]]:
+def fitting(tests: Mapping[str, Finding]) -> dict[str, tuple[int, int]]:
     """cause -> how many of the tests that decide came out as it predicts, and how many decide."""
-    said = {test: each.said for test, each in found.items() if test in PREDICTIONS}
-    decided = {test: word for test, word in said.items() if word not in (NOTHING, UNDECIDED)}
+    verdicts = {test: each.verdict for test, each in tests.items() if test in PREDICTIONS}
+    decided = {test: word for test, word in verdicts.items() if word not in (NOTHING, UNDECIDED)}
     return {
         cause: (sum(PREDICTIONS[test][n] == word for test, word in decided.items()), len(decided))
         for n, cause in enumerate(CAUSES)
@@ -202,12 +202,12 @@ def _decision(tests: Mapping[str, Finding]) -> str:
         lines.append(
             {
                 "test": test,
-                "found": each.said,
+                "found": each.verdict,
                 "gained": f"{each.gained:+} {unit}",
                 "short of 20 %": "" if each.short is None else f"{each.short:+} {unit}",
             }
             | {
-                cause: f"**{word}**" if word == each.said else word
+                cause: f"**{word}**" if word == each.verdict else word
                 for cause, word in zip(CAUSES, predicted, strict=True)
             }
         )
@@ -346,7 +346,7 @@ def _numbers(
         numbers[f"best_loss/{scheme}/{arm}"] = float(np.mean(least[1])) if least else None
         numbers[f"boundary/{scheme}/{arm}"] = float(np.median(boundaries(rows)))
     for test, each in tests.items():
-        numbers[f"found/{scheme}/{test}"] = each.said
+        numbers[f"found/{scheme}/{test}"] = each.verdict
         numbers[f"gained/{scheme}/{test}"] = each.gained.value
     for cause, (right, _) in fitting(tests).items():
         numbers[f"fits/{scheme}/{cause}"] = right

@@ -73,11 +73,11 @@ def test_an_interval_holds_the_slope_that_the_losses_have():
         ((losses),) = means.values()
         return -float(np.polyfit(np.log([*losses]), np.log([*losses.values()]), 1)[0])
 
-    interval = report.drawn(power, {("a",): cells})
+    interval = report.bootstrap(power, {("a",): cells})
     expected = 0.02 / math.sqrt(2) / (math.log(2) * math.sqrt(17.5))  # of least squares
     assert interval.low < 0.3 < interval.high
     assert (interval.high - interval.low) / 3.92 == pytest.approx(expected, rel=0.5)
-    assert math.isnan(report.drawn(power, {("a",): {n: x[:1] for n, x in cells.items()}}).low)
+    assert math.isnan(report.bootstrap(power, {("a",): {n: x[:1] for n, x in cells.items()}}).low)
 
 
 def test_a_number_is_beside_a_line_where_all_of_its_interval_is():

@@ -243,13 +243,13 @@ def test_harm_is_over_the_level_before_and_recovery_when_the_running_median_is_b
 # Reports -----------------------------------------------------------------------------------------
 
 
-def _asked(run) -> dict[str, Any]:
+def _arguments(run) -> dict[str, Any]:
     return dict(run.measure)
 
 
 def _measured(run, seed, until, shift=0.0):
     """Made-up rows of a training that diverges after so many steps."""
-    steps, odd = run.resolved.train.steps, _asked(run)["injected"]
+    steps, odd = run.resolved.train.steps, _arguments(run)["injected"]
     rng = np.random.default_rng(seed)
     rows = []
     for step in range(1, min(steps, until) + 1):
@@ -257,7 +257,7 @@ def _measured(run, seed, until, shift=0.0):
         loss += 0.5 * (odd < step < odd + 20) + 6 * (step == odd)
         ratio = 5.0 if step == odd else 1.2
         row = {"seed": seed, "step": step, "loss": loss, "ratio": ratio, "tensor": "table"}
-        if seed == 0 and step in _asked(run)["curvature"]:
+        if seed == 0 and step in _arguments(run)["curvature"]:
             row["curvature"] = 50.0 if step > odd else 20.0
         rows.append(row)
     if until < steps:
@@ -297,13 +297,13 @@ def test_a_report_of_trainings_of_which_some_diverge(ends, tmp_path, undrawn):
 
 def _curved(end=999):
     run = sweep.spikes(quick=True)[0]
-    (training,) = report.made(finished(run, _measured(run, 0, end)))
-    return _asked(run)["injected"], report.curvature_row(training)
+    (training,) = report.trainings_of(finished(run, _measured(run, 0, end)))
+    return _arguments(run)["injected"], report.curvature_row(training)
 
 
 def test_when_curvature_ratio_and_loss_pass_their_limits():
     odd, row = _curved()
-    read = _asked(sweep.spikes(quick=True)[0])["curvature"]
+    read = _arguments(sweep.spikes(quick=True)[0])["curvature"]
     assert row["before"] == row["largest_before"] == 20
     assert row["ratio_at"] == odd and row["spike_at"] == odd + 1
     assert row["curvature_at"] == min(step for step in read if step > odd)

@@ -126,37 +126,37 @@ def test_the_best_loss_is_of_rates_at_which_all_seeds_train():
 
 
 @pytest.mark.parametrize(
-    ("test", "said"),
+    ("test", "verdict"),
     [(LOW, report.FAILS), (MIDDLE, report.PARTLY), (HIGH, report.RESCUES)],
 )
-def test_a_test_rescues_as_far_as_it_raises_the_boundary(test, said):
+def test_a_test_rescues_as_far_as_it_raises_the_boundary(test, verdict):
     findings = report.findings({"none": LOW, "20 %": HIGH, "burn-in": test})
-    assert findings["burn-in"].said == said
+    assert findings["burn-in"].verdict == verdict
     assert (
-        report.findings({"none": HIGH, "20 %": HIGH, "top quarter": test})["top quarter"].said
+        report.findings({"none": HIGH, "20 %": HIGH, "top quarter": test})["top quarter"].verdict
         == report.NOTHING
     )
 
 
 def test_lamb_is_judged_by_its_best_loss():
     lamb = {"lamb": _arm({0.1: [1.7, 1.72]})}
-    assert report.findings({"none": LOW, "20 %": HIGH} | lamb)["lamb"].said == report.RESCUES
+    assert report.findings({"none": LOW, "20 %": HIGH} | lamb)["lamb"].verdict == report.RESCUES
     never = {"lamb": _arm({0.1: None})}
     finding = report.findings({"none": LOW, "20 %": HIGH} | never)["lamb"]
-    assert finding.said == report.FAILS
+    assert finding.verdict == report.FAILS
     assert finding.gained.value == pytest.approx(2.0 - (ENTROPY - PLATEAU_MARGIN))
 
 
 def test_lion_needs_warm_up_if_that_raises_its_boundary():
-    def said(without, with_it):
-        return report.findings({"lion": without, "lion, 20 %": with_it})["lion"].said
+    def verdict(without, with_it):
+        return report.findings({"lion": without, "lion, 20 %": with_it})["lion"].verdict
 
-    assert said(LOW, HIGH) == report.NEEDS
-    assert said(LOW, LOW) == said(MIDDLE, LOW) == report.NO_NEED
-    assert said(HIGH, HIGH) == report.UNDECIDED  # it trains at all rates
+    assert verdict(LOW, HIGH) == report.NEEDS
+    assert verdict(LOW, LOW) == verdict(MIDDLE, LOW) == report.NO_NEED
+    assert verdict(HIGH, HIGH) == report.UNDECIDED  # it trains at all rates
     never = _arm({1e-3: [3.3, 3.3], 3e-3: [3.3, 3.3], 1e-2: [3.3, 3.3]})
-    assert said(never, never) == report.UNDECIDED  # or at none
-    assert said(never, HIGH) == report.NEEDS
+    assert verdict(never, never) == report.UNDECIDED  # or at none
+    assert verdict(never, HIGH) == report.NEEDS
 
 
 def test_one_seed_decides_nothing():
@@ -164,14 +164,14 @@ def test_one_seed_decides_nothing():
     arms |= {"lion": LOW, "lion, 20 %": HIGH}
     one = {arm: [row for row in rows if row["seed"] == 0] for arm, rows in arms.items()}
     findings = report.findings(one)
-    assert {each.said for each in findings.values()} == {report.UNDECIDED}
+    assert {each.verdict for each in findings.values()} == {report.UNDECIDED}
     assert set(report.fitting(findings).values()) == {(0, 0)}
 
 
 def test_seeds_that_part_make_a_small_gain_uncertain():
     parted = _arm({1e-3: [2.0, 3.3], 3e-3: [3.3, 1.9], 1e-2: [3.3, 1.9]})  # heights 1 and 3
     findings = report.findings({"none": LOW, "20 %": parted, "burn-in": HIGH})
-    assert findings["burn-in"].said == report.NOTHING
+    assert findings["burn-in"].verdict == report.NOTHING
 
 
 def test_durations_compare_only_what_trains_in_all_seeds():

@@ -99,7 +99,7 @@ def test_what_fails_does_so_from_a_rate_on():
 
 @pytest.mark.parametrize("loss, expected", [(2.0, 2.0), (7.0, 5.0), (None, 5.0), (math.nan, 5.0)])
 def test_no_training_is_drawn_above_the_loss_before_it(loss, expected):
-    assert rates.drawn({"loss": loss, "initial": 5.0}) == expected
+    assert rates.drawn_loss({"loss": loss, "initial": 5.0}) == expected
 
 
 @pytest.mark.parametrize("shape", ["linear", "constant"])

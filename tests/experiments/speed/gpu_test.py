@@ -13,4 +13,4 @@ def test_every_work_has_a_valid_config():
 
 def test_the_page_shows_what_the_file_of_results_holds():
     page = Path(gpu.__file__).with_name("README.md").read_text("utf-8")
-    assert gpu_report.report(results.read_json(gpu.FOUND)) in page
+    assert gpu_report.report(results.read_json(gpu.RESULTS)) in page
