@@ -50,11 +50,11 @@ def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(
     trainings, read = compiled
     whole = next(trainings.batches(measure.SEED))
     on, expected = place(trainings.run.mesh, whole), {}
-    for point in trainings.steps(RATE, measure.SEED, measure._parts(whole, PART)):
-        words = np.asarray(point.batch["targets"])
+    for update in trainings.steps(RATE, measure.SEED, measure._parts(whole, PART)):
+        words = np.asarray(update.batch["targets"])
         assert len(words) == PART and set(map(tuple, words)) <= set(map(tuple, whole["targets"]))
-        if point.step in (2, 4):
-            expected[point.step] = {"loss": point.metrics["loss"], **read(point.state, on)}
+        if update.step in (2, 4):
+            expected[update.step] = {"loss": update.metrics["loss"], **read(update.state, on)}
     rows = measure.measure(config, tmp_path, learning_rate=RATE, rows=PART, every=EVERY)
     assert [row["step"] for row in rows] == [2, 4]
     for row in rows:

@@ -46,10 +46,10 @@ def test_readings_are_accuracies_of_the_written_pairs(tmp_path, monkeypatch):
 
     class Recorder(Trainings):
         def steps(self, *args):
-            for point in super().steps(*args):
-                if point.step == 6:
-                    snapshots.append((self.run, point.state.params))
-                yield point
+            for update in super().steps(*args):
+                if update.step == 6:
+                    snapshots.append((self.run, update.state.params))
+                yield update
 
     monkeypatch.setattr(measure, "Trainings", Recorder)
     arguments = {"modulus": MODULUS, "share": SHARE, "rate": 3e-3, "seeds": [0], "read_every": 3}

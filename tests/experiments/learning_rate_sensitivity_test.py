@@ -276,7 +276,9 @@ def test_kappa_sets_the_norms_of_queries_and_keys_for_good(tmp_path):
 
 def _at(trainings, step):
     """Copies of the parameters after a step, and its batch."""
-    for point in trainings.steps(RATE, SEED):
-        if point.step == step:
-            return jax.tree.map(jnp.copy, point.state.params), jax.tree.map(np.asarray, point.batch)
+    for update in trainings.steps(RATE, SEED):
+        if update.step == step:
+            return jax.tree.map(jnp.copy, update.state.params), jax.tree.map(
+                np.asarray, update.batch
+            )
     raise AssertionError(f"no step {step}")

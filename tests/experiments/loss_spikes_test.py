@@ -73,7 +73,7 @@ def test_a_row_for_each_seed_and_step(config, rows):
 
 @pytest.mark.long
 def test_training_is_the_ordinary_one_until_the_odd_batch(shared, rows):
-    plain = [float(point.metrics["loss"]) for point in shared.steps(RATE, 0) if point.step]
+    plain = [float(update.metrics["loss"]) for update in shared.steps(RATE, 0) if update.step]
     losses = [row["loss"] for row in rows if row["seed"] == 0]
     np.testing.assert_allclose(losses[: ODD - 1], plain[: ODD - 1], rtol=1e-5)
     assert abs(losses[ODD - 1] - plain[ODD - 1]) > 0.01

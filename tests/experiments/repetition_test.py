@@ -36,11 +36,11 @@ def test_its_trainings_read_the_first_rows_alone_and_end_as_one_by_hand_does(tmp
     trainings = Trainings(build(other))
     read = lab.joined([batch for batch, _ in zip(trainings.batches(0), range(4), strict=False)])
     losses = []
-    for point in trainings.steps(0.02, 0, lab.epochs(read, 8, 0)):
-        if point.step > 8:
-            losses.append(float(point.metrics["loss"]))
-        if point.step == 12:
-            assert grid[1.0]["loss"] == trainings.validation_loss(point.state.params)
+    for update in trainings.steps(0.02, 0, lab.epochs(read, 8, 0)):
+        if update.step > 8:
+            losses.append(float(update.metrics["loss"]))
+        if update.step == 12:
+            assert grid[1.0]["loss"] == trainings.validation_loss(update.state.params)
     assert grid[1.0]["train"] == pytest.approx(np.mean(losses))
 
 

@@ -48,9 +48,9 @@ def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps
     monkeypatch.setattr(measure, "make_sharpness", lambda run: read)
     (row,) = measure.measure(config, tmp_path, learning_rates=[RATE], seed=0, curvature=True)
     params_at, rate_at = {}, {}
-    for point in shared.steps(RATE, 0):
-        params_at[point.step] = jax.tree.map(np.array, point.state.params)
-        rate_at[point.step] = float(point.metrics.get("learning_rate", 0.0))
+    for update in shared.steps(RATE, 0):
+        params_at[update.step] = jax.tree.map(np.array, update.state.params)
+        rate_at[update.step] = float(update.metrics.get("learning_rate", 0.0))
     for step in (1, 10):
         at = BURN_IN + step
         assert (row[f"sharpness/{step}"], row[f"preconditioned_sharpness/{step}"]) == (7, at)
@@ -77,8 +77,8 @@ def _kernels(params):
 
 @pytest.mark.long
 def test_a_branch_is_dead_that_adds_the_same_to_all_tokens(shared):
-    point = next(shared.steps(RATE, 0))
-    params, batch = point.state.params, point.batch
+    update = next(shared.steps(RATE, 0))
+    params, batch = update.state.params, update.batch
     dead = jax.jit(functools.partial(measure.dead_branches, shared.run.model))
     assert float(dead(params, batch)) == 0
     killed = dict(params["decoder"])

@@ -20,16 +20,16 @@ def test_sizes_are_those_of_the_first_ten_steps_on_the_first_batch(tmp_path):
     assert {(row["seed"], row["step"]) for row in rows} == {
         (s, n) for s in (0, 1) for n in range(11)
     }
-    for point in trainings.steps(RATE, 1):
-        params = jax.tree.map(np.array, point.state.params)
-        if point.step == 0:
-            initial, first = params, point.batch
-        if point.step in (0, 10):
+    for update in trainings.steps(RATE, 1):
+        params = jax.tree.map(np.array, update.state.params)
+        if update.step == 0:
+            initial, first = params, update.batch
+        if update.step in (0, 10):
             expected = coordinates.sizes(trainings.run.model, initial, params, first)
             sizes = {
                 row["activation"]: row["size"]
                 for row in rows
-                if (row["seed"], row["step"]) == (1, point.step)
+                if (row["seed"], row["step"]) == (1, update.step)
             }
             expected = {name: float(size) for name, size in expected.items()}
             assert sizes == pytest.approx(expected, rel=1e-4, abs=1e-6)

@@ -35,22 +35,22 @@ def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
     streams, step = run.train_streams(), run.train_step()
     batch = place(run.mesh, next(streams))
     state = run.new_state(batch)
-    for point in trainings.steps(RATE, SEED):
-        jax.tree.map(np.testing.assert_array_equal, dict(point.batch), batch)
+    for update in trainings.steps(RATE, SEED):
+        jax.tree.map(np.testing.assert_array_equal, dict(update.batch), batch)
         for one in ("params", "evaluated"):
-            tree, expected = getattr(point.state, one), getattr(state, one)
+            tree, expected = getattr(update.state, one), getattr(state, one)
             close = jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), tree, expected)
-            assert all(jax.tree.leaves(close)), (one, point.step)
-        if point.step:
+            assert all(jax.tree.leaves(close)), (one, update.step)
+        if update.step:
             batch = place(run.mesh, next(streams))
-        if point.step < STEPS:
+        if update.step < STEPS:
             state, metrics = step(state, batch)
-    assert point.step == STEPS
+    assert update.step == STEPS
 
 
 @pytest.mark.long
 def test_a_training_that_diverges_ends_before_the_bad_step(trainings):
-    steps = [point.step for point in trainings.steps(math.inf, 0)]
+    steps = [update.step for update in trainings.steps(math.inf, 0)]
     assert steps == [0]
     row = trainings.row(math.inf, 0)
     assert math.isnan(row["loss"]) and math.isfinite(row["initial"])
@@ -60,8 +60,8 @@ def test_a_training_that_diverges_ends_before_the_bad_step(trainings):
 def test_a_row_holds_the_validation_loss_before_and_after(trainings):
     averages = {}  # the moving averages, which are scored
 
-    def keep(point):
-        averages[point.step] = jax.tree.map(np.array, point.state.evaluated)
+    def keep(update):
+        averages[update.step] = jax.tree.map(np.array, update.state.evaluated)
 
     row = trainings.row(RATE, SEED, keep)
     assert list(averages) == list(range(STEPS + 1))
@@ -72,10 +72,10 @@ def test_a_row_holds_the_validation_loss_before_and_after(trainings):
 
 @pytest.mark.long
 def test_a_branch_goes_on_as_the_whole_does_and_rates_may_be_given_by_step(trainings):
-    def copy_of(point):
-        return point._replace(state=jax.tree.map(jnp.copy, point.state))
+    def copy_of(update):
+        return update._replace(state=jax.tree.map(jnp.copy, update.state))
 
-    every = [copy_of(point) for point in trainings.steps(RATE, SEED)]
+    every = [copy_of(update) for update in trainings.steps(RATE, SEED)]
     steps = []
 
     def rate(step):
@@ -83,11 +83,11 @@ def test_a_branch_goes_on_as_the_whole_does_and_rates_may_be_given_by_step(train
         return RATE
 
     for _ in range(2):  # what it branches off from stays
-        branch = [copy_of(point) for point in trainings.steps(rate, SEED, after=every[2])]
-        assert [point.step for point in branch] == [2, 3, 4]
+        branch = [copy_of(update) for update in trainings.steps(rate, SEED, after=every[2])]
+        assert [update.step for update in branch] == [2, 3, 4]
         jax.tree.map(np.testing.assert_array_equal, branch[-1].state.params, every[-1].state.params)
     assert steps == [3, 4, 3, 4]
     # Of the last step the schedule leaves nothing.
     _, other, _ = map(copy_of, trainings.steps(lambda step: 2 * RATE, SEED, after=every[2]))
-    tables = [point.state.params["embedding"]["table"] for point in (other, every[3])]
+    tables = [update.state.params["embedding"]["table"] for update in (other, every[3])]
     assert np.any(tables[0] != tables[1])
