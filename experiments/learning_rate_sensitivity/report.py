@@ -6,14 +6,14 @@ from pathlib import Path
 
 from experiments.harness import figures, rates, results
 from experiments.harness.results import Finished, Row
-from experiments.learning_rate_sensitivity import prediction, shown, sizes
+from experiments.learning_rate_sensitivity import prediction, sizes, summaries
 from transformer_jax.tools.reports.intervals import Estimate
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
     """Writes the csv, the figures and the numbers of a sweep; returns the text."""
     rows = [
-        {**row, "model": shown.model(row["layers"], row["width"])} for row in results.rows(runs)
+        {**row, "model": summaries.model(row["layers"], row["width"])} for row in results.rows(runs)
     ]
     part = runs[0].labels["part"]
     results.write_csv(out / f"{part}.csv", rows)
@@ -39,7 +39,7 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
                 value: [rates.drawn_loss(row) for row in cell] for value, cell in cells.items()
             },
             quantity: {
-                value: shown.known(row.get(f"end/{quantity}") for row in cell)
+                value: summaries.known(row.get(f"end/{quantity}") for row in cell)
                 for value, cell in cells.items()
             },
         }
@@ -47,17 +47,19 @@ def _compared(rows: Sequence[Row], column: str, quantity: str, x: str, out: Path
             line: Row = {
                 "learning rate": f"{rate:g}",
                 name: f"{value:g}",
-                "finished": shown.finished(cell),
+                "finished": summaries.finished(cell),
             }
             for what, of in values.items():
                 gap = _against_least(of, value)
                 title = what.replace("_", " ")
-                line[title] = shown.mean_text([*of[value], *[None] * (len(cell) - len(of[value]))])
+                line[title] = summaries.mean_text(
+                    [*of[value], *[None] * (len(cell) - len(of[value]))]
+                )
                 line[f"{title}, against {min(cells):g}"] = "" if gap is None else f"{gap:+}"
                 at = f"{what}/{column}/{value:g}/{rate:g}"
-                numbers[at] = shown.mean(of[value])
+                numbers[at] = summaries.mean(of[value])
                 if gap is not None:
-                    numbers |= shown.difference(f"difference/{at}", gap)
+                    numbers |= summaries.difference(f"difference/{at}", gap)
             lines.append(line)
     results.write_summary(out, numbers)
     figure = figures.lines(

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.harness import figures, rates, results
 from experiments.harness.results import Row
-from experiments.learning_rate_sensitivity import prediction, shown
+from experiments.learning_rate_sensitivity import prediction, summaries
 from experiments.learning_rate_sensitivity.sweep import BLIND
 
 _LOGIT = "warm_up/largest_logit"
@@ -31,7 +31,7 @@ def text(rows: Sequence[Row], out: Path) -> str:
             results.table([_line(cell) for cell in cells]),
             figures.save(
                 figures.by_learning_rate(
-                    [{**row, "QK-norm": shown.ARMS[row["qk_norm"]]} for row in rows],
+                    [{**row, "QK-norm": summaries.ARMS[row["qk_norm"]]} for row in rows],
                     by="model",
                     panel="QK-norm",
                 ),
@@ -76,9 +76,9 @@ def sensitivities(rows: Sequence[Row]) -> list[Row]:
         members = cells[layers, width, qk_norm]
         seeds = [_of_seed(seed) for seed in results.group(members, "seed").values()]
         cell = {
-            "model": shown.model(layers, width),
+            "model": summaries.model(layers, width),
             "qk_norm": qk_norm,
-            "finished": shown.finished(members),
+            "finished": summaries.finished(members),
             "grid": sorted({row["learning_rate"] for row in members}),
             **{name: [seed[name] for seed in seeds] for name in seeds[0]},
         }
@@ -100,7 +100,7 @@ def _of_seed(rows: Sequence[Row]) -> Row:
     S = rates.sensitivity(losses, initial)
     return {
         "S": S,
-        "share": S / (initial - min(shown.known(losses.values()))),
+        "share": S / (initial - min(summaries.known(losses.values()))),
         "first": first,
         "below": below,
     }
@@ -127,14 +127,14 @@ def _line(cell: Row) -> Row:
     at_end = " (end of the grid)" * (best in (cell["grid"][0], cell["grid"][-1]))
     return {
         "model": cell["model"],
-        "QK-norm": shown.ARMS[cell["qk_norm"]],
+        "QK-norm": summaries.ARMS[cell["qk_norm"]],
         "finished": cell["finished"],
         "least loss": cell.get("least"),
         "best rate": "none" if best is None else f"{best:g}{at_end}",
-        "S": shown.mean_text(cell["S"]),
-        "share": shown.mean_text(cell["share"]),
+        "S": summaries.mean_text(cell["S"]),
+        "share": summaries.mean_text(cell["share"]),
         "first failing rates": ", ".join(
-            shown.rate(first) if below else "never trains"
+            summaries.rate(first) if below else "never trains"
             for first, below in sorted(zip(cell["first"], cell["below"], strict=True))
         ),
     }
@@ -143,10 +143,10 @@ def _line(cell: Row) -> Row:
 def _numbers(cells: Sequence[Row]) -> dict[str, Any]:
     numbers = {}
     for cell in cells:
-        name = f"{cell['model']}/{shown.ARMS[cell['qk_norm']]}"
+        name = f"{cell['model']}/{summaries.ARMS[cell['qk_norm']]}"
         numbers |= {
-            f"S/{name}": shown.mean(cell["S"]),
-            f"share/{name}": shown.mean(cell["share"]),
+            f"S/{name}": summaries.mean(cell["S"]),
+            f"share/{name}": summaries.mean(cell["share"]),
             f"first_failing/{name}": results.median(cell["first"]),
             f"least/{name}": cell.get("least"),
             f"best_rate/{name}": cell.get("at"),
@@ -157,7 +157,7 @@ def _numbers(cells: Sequence[Row]) -> dict[str, Any]:
 def _differences(cells: Sequence[Row], out: Path) -> str:
     deviations = {
         name: results.pooled_deviation(
-            list(filter(None, (shown.known(cell[name]) for cell in cells)))
+            list(filter(None, (summaries.known(cell[name]) for cell in cells)))
         )
         for name in ("S", "below")
     }
@@ -169,14 +169,14 @@ def _differences(cells: Sequence[Row], out: Path) -> str:
         if all(cell["below"] + other["below"]):
             difference = results.difference(cell["S"], other["S"], deviations["S"])
             line["S"] = f"{difference:+}"
-            numbers |= shown.difference(f"S_difference/{model}", difference)
+            numbers |= summaries.difference(f"S_difference/{model}", difference)
         if cell is base:
             line["first failing rate"] = ""
         elif all(cell["below"] + base["below"]):
             difference = results.difference(cell["below"], base["below"], deviations["below"])
             beyond = " (of the end of the grid)" * (math.inf in cell["first"] + base["first"])
             line["first failing rate"] = f"{difference:+}{beyond}"
-            numbers |= shown.difference(f"first_failing_difference/{model}", difference)
+            numbers |= summaries.difference(f"first_failing_difference/{model}", difference)
         lines.append(line)
     results.write_summary(out, numbers)
     return results.table(lines)
@@ -199,7 +199,7 @@ def _growth(rows: Sequence[Row], out: Path) -> str:
             line["norms less alignment"] = f"{difference:+}"
             at = f"{moment}/{model}"
             numbers |= {f"slope_{name}/{at}": line[name] for name in ("norms", "alignment")}
-            numbers |= shown.difference(f"slope_difference/{at}", difference)
+            numbers |= summaries.difference(f"slope_difference/{at}", difference)
         lines.append(line)
     results.write_summary(out, numbers)
     return results.table(lines)
@@ -213,7 +213,7 @@ def _gradients(rows: Sequence[Row]) -> Any:
     columns = {"gradient": "end/gradient_rms", "update": "end/update_rms"}
     return figures.lines(
         [
-            {**row, "RMS_of": name, "rms": shown.log10(row.get(column))}
+            {**row, "RMS_of": name, "rms": summaries.log10(row.get(column))}
             for name, column in columns.items()
             for row in rows
         ],
@@ -236,12 +236,12 @@ def _prediction(rows: Sequence[Row], out: Path) -> str:
     numbers["prediction/first_failing"] = first
     numbers["prediction/rates"] = prediction.to_test(logits, first)
     results.write_summary(out, numbers)
-    model = shown.model(*BLIND)
+    model = summaries.model(*BLIND)
     lines = []
     for (rate,), members in results.group(rows, "learning_rate").items():
         line: Row = {"learning rate": f"{rate:g}"}
         for (size,), seeds in results.group(members, "model").items():
-            line[size] = shown.mean_text([row.get(_LOGIT) for row in seeds])
+            line[size] = summaries.mean_text([row.get(_LOGIT) for row in seeds])
         line[f"{model}, predicted"] = prediction.text(logits[rate])
         lines.append(line)
     level = (
@@ -253,7 +253,7 @@ def _prediction(rows: Sequence[Row], out: Path) -> str:
         [
             "Largest logit of the first block in warm-up, without QK-norm, and by a line in the "
             f"logs of logit and size. {level} So the first failing rate of {model} is predicted "
-            f"to be: {shown.rate(first)}.",
+            f"to be: {summaries.rate(first)}.",
             results.table(lines),
             figures.save(
                 _logits(rows, logits, limit),
@@ -274,11 +274,11 @@ def _logits(rows: Sequence[Row], predicted: Mapping[float, float | None], limit:
         points = [
             (
                 prediction.kernels(*size),
-                results.median(shown.log10(row.get(_LOGIT)) for row in seeds),
+                results.median(summaries.log10(row.get(_LOGIT)) for row in seeds),
             )
             for size, seeds in results.group(members, "layers", "width").items()
         ]
-        points.append((prediction.kernels(*BLIND), shown.log10(last)))
+        points.append((prediction.kernels(*BLIND), summaries.log10(last)))
         ax.plot(*zip(*points, strict=True), **looks)
         ax.plot(*points[-1], "o", color=looks["color"], fillstyle="none", markersize=9)
     if math.isfinite(limit):

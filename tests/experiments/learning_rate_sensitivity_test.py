@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from experiments.harness import lab
-from experiments.learning_rate_sensitivity import measure, prediction, report, shown, sizes, sweep
+from experiments.learning_rate_sensitivity import (
+    measure,
+    prediction,
+    report,
+    sizes,
+    summaries,
+    sweep,
+)
 from tests.experiments import tiny
 from tests.experiments.harness.runs import INITIAL, finished, trainings
 from transformer_jax.inspection import observed
@@ -23,7 +30,12 @@ MODELS = [(3, 32), (6, 64), (6, 128)]
 def _trainings(model, seed, losses, logits=None, **labels):
     """A row for each learning rate of {rate: loss}, with logits {rate: in warm-up}."""
     layers, width = model
-    base = {"layers": layers, "width": width, "model": shown.model(layers, width), "qk_norm": False}
+    base = {
+        "layers": layers,
+        "width": width,
+        "model": summaries.model(layers, width),
+        "qk_norm": False,
+    }
     rows = trainings([losses], **base | {"seed": seed} | labels)
     by_rate = logits or dict.fromkeys(losses)
     for row in rows:
