@@ -23,7 +23,7 @@ def _load(*texts: str, file: object = default.__file__):
     return overrides.load(str(file), [*texts])
 
 
-def _written(folder: Path, name: str = "a", row: str = "ResidualScheme()") -> Path:
+def _rows_file(folder: Path, name: str = "a", row: str = "ResidualScheme()") -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "rows.py").write_text(MADE % (name, row))
     return folder / "rows.py"
@@ -49,7 +49,7 @@ def test_a_files_rows_are_choices_and_have_an_effect(tmp_path, monkeypatch):
 def test_a_saved_config_finds_its_rows_wherever_they_lie(tmp_path, monkeypatch, forget):
     """It is the content that counts, of which a work directory's own copy runs only if named."""
     monkeypatch.chdir(tmp_path)
-    file, run = _written(tmp_path / "old"), tmp_path / "run"
+    file, run = _rows_file(tmp_path / "old"), tmp_path / "run"
     run.mkdir()
     config = _load("rows=old/rows.py", "model.residual=a")
     (run / "config.json").write_text(to_json(config))
@@ -63,7 +63,7 @@ def test_a_saved_config_finds_its_rows_wherever_they_lie(tmp_path, monkeypatch, 
         change()
         with pytest.raises(ValueError, match="work directory keeps, as rows.py.* --config.rows"):
             _load(file=run / "config.json")
-    copy = _written(tmp_path / "new")
+    copy = _rows_file(tmp_path / "new")
     (run / "rows.py").write_bytes(copy.read_bytes())
     named = to_json(config).replace(f"{file}@", f"{run}/rows.py@")
     (run / "config.json").write_text(named)
@@ -94,23 +94,23 @@ def test_a_mistake_in_the_file_adds_nothing(tmp_path, text, message):
 
 
 def test_a_name_means_one_thing_in_a_process(tmp_path):
-    one = _load(f"rows={_written(tmp_path / 'one')}", "model.residual=a")
-    again = _load(f"rows={_written(tmp_path / 'copy')}", "model.residual=a")
+    one = _load(f"rows={_rows_file(tmp_path / 'one')}", "model.residual=a")
+    again = _load(f"rows={_rows_file(tmp_path / 'copy')}", "model.residual=a")
     assert overrides.identity(again) == overrides.identity(one)
-    more = _written(tmp_path / "more")
+    more = _rows_file(tmp_path / "more")
     more.write_text(more.read_text() + "SCHEMES['b'] = ResidualScheme(pre_norm=True)")
     both = _load(f"rows={more}", "model.residual=b")
     assert SCHEMES["a"] == ResidualScheme() and SCHEMES["b"].pre_norm
     with pytest.raises(ValueError, match="belongs to another config.*\n  rows: '@"):
         overrides.check_workdir(one, overrides.replace(both, {"model.residual": "a"}))
     with pytest.raises(ValueError, match=r"SCHEMES\['a'\] is not that of .*more/rows.py@"):
-        _load(f"rows={_written(tmp_path / 'other', row='ResidualScheme(post_norm=True)')}")
+        _load(f"rows={_rows_file(tmp_path / 'other', row='ResidualScheme(post_norm=True)')}")
 
 
 def test_an_experiments_runs_have_its_rows(tmp_path, capsys, forget):
     ids = set()
     for folder in (tmp_path / "first", tmp_path / "moved"):
-        _written(folder, "a", "ResidualScheme(pre_norm=True, final_norm=True)")
+        _rows_file(folder, "a", "ResidualScheme(pre_norm=True, final_norm=True)")
         new.make(tmp_path / "new" / folder.name, "new")
         text = (tmp_path / "new" / folder.name / "sweep.py").read_text()
         (folder / "sweep.py").write_text(text.replace('"post_ln"', '"a"'))

@@ -20,7 +20,7 @@ SIZES = {name: [*map(int, task.name.split())] for name, task in sweep.TASKS.item
 SIZES["depo"] = [*map(int, sweep.HOPS.split())]  # as rows are as long with one hop
 
 
-def _drawn(task, count=200, scored=True, sizes=None):
+def _samples(task, count=200, scored=True, sizes=None):
     rng = random.Random(0)
     return [getattr(rows, task)(rng, scored, *(sizes or SIZES[task])) for _ in range(count)]
 
@@ -46,26 +46,26 @@ def _value(words):
 
 @pytest.mark.parametrize("scored", [True, False])
 def test_a_solver_answers_all_rows(scored):
-    for words in _drawn("depo", scored=scored):
+    for words in _samples("depo", scored=scored):
         assert words[words.index("=") + 1 :: 4] == [*_successors(words)]
-    assert all(int(words[-1]) == _value(words) for words in _drawn("mano", scored=scored))
-    assert all(map(solvers.is_order, _drawn("brevo", scored=scored)))
+    assert all(int(words[-1]) == _value(words) for words in _samples("mano", scored=scored))
+    assert all(map(solvers.is_order, _samples("brevo", scored=scored)))
 
 
 def test_no_row_is_cut():
     for name, task in sweep.TASKS.items():
-        longest = max(len(words) for words in _drawn(name, 5_000))
+        longest = max(len(words) for words in _samples(name, 5_000))
         assert task.length - 8 <= longest + 1 <= task.length, name
 
 
 def test_a_scored_row_of_depo_has_all_names_and_every_hop_in_turn():
-    samples = _drawn("depo", 400)
+    samples = _samples("depo", 400)
     names, hops = SIZES["depo"]
     assert {len({*words} & {*rows.NAMES}) for words in samples} == {names}
     counts = Counter(word for words in samples for word in words if word.isdecimal())
     assert sorted(counts) == [str(number) for number in range(1, hops + 1)]
     assert min(counts.values()) > 0.9 * max(counts.values())
-    trained = {len({*words} & {*rows.NAMES}) for words in _drawn("depo", scored=False)}
+    trained = {len({*words} & {*rows.NAMES}) for words in _samples("depo", scored=False)}
     assert trained == {*range(3, names + 1)}
 
 
@@ -126,7 +126,7 @@ def test_next_words_are_those_of_all_sentences():
 def test_a_beginning_has_the_probability_of_what_follows_it():
     """In the grammar of the sweep, whose sentences are too many to be written out."""
     (depth,) = SIZES["lano"]
-    sentences = [[int(word) - 1 for word in words] for words in _drawn("lano", 8)]
+    sentences = [[int(word) - 1 for word in words] for words in _samples("lano", 8)]
     length = max(map(len, sentences))
     predictions = solvers.next_words(
         rows.grammar(depth), np.array([row + [-1] * (length - len(row)) for row in sentences])

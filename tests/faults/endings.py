@@ -41,10 +41,10 @@ class Compiling(BaseException):
     """Raised where a program would be compiled: nothing that is refused before it was."""
 
 
-def in_process(command: Callable[[], Any], given: bytes = b"") -> Ending:
+def in_process(command: Callable[[], Any], stdin: bytes = b"") -> Ending:
     """How a function ends that a command line calls, with these bytes as standard input."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace") for _ in range(2))
-    streams = {"stdin": io.TextIOWrapper(io.BytesIO(given)), "stdout": out, "stderr": err}
+    streams = {"stdin": io.TextIOWrapper(io.BytesIO(stdin)), "stdout": out, "stderr": err}
     with pytest.MonkeyPatch.context() as patch, _bounded():
         for name, stream in streams.items():
             patch.setattr(sys, name, stream)
@@ -63,15 +63,15 @@ def in_process(command: Callable[[], Any], given: bytes = b"") -> Ending:
     return Ending(status, *texts)
 
 
-def call(*arguments: str, given: bytes = b"") -> Ending:
+def call(*arguments: str, stdin: bytes = b"") -> Ending:
     """How the command line ends."""
-    return in_process(lambda: command_line.call(*arguments), given)
+    return in_process(lambda: command_line.call(*arguments), stdin)
 
 
-def as_process(*arguments: str, module: str = MAIN, given: bytes = b"") -> Ending:
+def as_process(*arguments: str, module: str = MAIN, stdin: bytes = b"") -> Ending:
     """How a process ends that is started with these arguments."""
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, input=given, capture_output=True, timeout=SECONDS)
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=SECONDS)
     out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
     return Ending(done.returncode, out, err)
 
@@ -149,7 +149,7 @@ def _most_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def shown(arguments: Sequence[Any], ending: Ending | None = None, module: str = MAIN) -> str:
+def call_text(arguments: Sequence[Any], ending: Ending | None = None, module: str = MAIN) -> str:
     """A command line with its ending, to run it again."""
     command = " ".join(["python -m", module, *map(shlex.quote, map(str, arguments))])
     texts = (ending.out[-600:], ending.err[-3000:]) if ending else ()

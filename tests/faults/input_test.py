@@ -30,10 +30,10 @@ from tests.faults.endings import (
     Ending,
     as_process,
     call,
+    call_text,
     fault,
     in_process,
     short_of_compiling,
-    shown,
 )
 from tests.tasks import detection_test, image_classification_test
 from tests.whole import command_line
@@ -147,17 +147,17 @@ def check_settings(case, process, folder, trained):
         for key, value in changes.items():
             meant = drawn_settings.meant(key, value)
             same = values[key] == meant and isinstance(values[key], bool) == isinstance(meant, bool)
-            assert meant is ... or same, f"{key} is {values[key]!r}{shown(arguments)}"
+            assert meant is ... or same, f"{key} is {values[key]!r}{call_text(arguments)}"
 
     if process:
         ending = as_process(*arguments)
     else:
         with short_of_compiling(see):
             ending = call(*arguments)
-        assert mode != "train" or bool(runs) == (ending.status == 0), shown(arguments, ending)
+        assert mode != "train" or bool(runs) == (ending.status == 0), call_text(arguments, ending)
     keys = [key for key in drawn_settings.KINDS if "." in key]  # it may name one that was there
     wrong = fault(ending, [*changes, *keys, "~"], workdir)
-    assert not wrong, wrong + shown(arguments, ending)
+    assert not wrong, wrong + call_text(arguments, ending)
 
 
 # Files
@@ -286,16 +286,16 @@ def check_files(case, process, folder, trained):
             [path.name, f"/{case.split}", f"in {case.split}", f"data.{case.split}", "data.train"],
             place / "run",
         )
-        assert not wrong, wrong + shown(arguments, ending)
+        assert not wrong, wrong + call_text(arguments, ending)
         endings.append(ending)
         if TASKS[case.task].recipe.labels and "nothing to learn" in ending.err:
             continue
         failed = "error: " in ending.err
-        assert expected is ... or failed == (expected is None), shown(arguments, ending)
+        assert expected is ... or failed == (expected is None), call_text(arguments, ending)
         if not failed and expected is not ...:
             header, counts = re.findall("^(?:Data|examples) .*", ending.out, re.M)[:2]
             numbers = dict(zip(header.split(), counts.split(), strict=True))
-            assert int(numbers[case.split]) == expected, shown(arguments, ending)
+            assert int(numbers[case.split]) == expected, call_text(arguments, ending)
     first, *others = (ending.err for ending in endings)
     assert all(other == first for other in others), f"{case.modes}: {[first, *others]}"
 
@@ -311,10 +311,10 @@ def check_command_lines(case, process, folder, trained):
     for name, place in places.items():
         arguments = [text.replace(name, str(place)) for text in arguments]
     if process:
-        ending = as_process(*arguments, module=case.module, given=b"a b\n")
+        ending = as_process(*arguments, module=case.module, stdin=b"a b\n")
     elif case.module == MAIN:
         with short_of_compiling():
-            ending = call(*arguments, given=b"a b\n")
+            ending = call(*arguments, stdin=b"a b\n")
     else:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(figures, "save", lambda figure, stem: None)
@@ -325,8 +325,8 @@ def check_command_lines(case, process, folder, trained):
     names += [text for text in [*arguments, *parts] if len(text) > 1 or not text.isascii()]
     names += [str(folder), "unrecognized arguments: "] if "" in parts else []
     wrong = fault(ending, names)
-    assert not wrong, wrong + shown(arguments, ending, case.module)
-    assert ending.status == 0 or command_line.files(workdir) == before, shown(arguments, ending)
+    assert not wrong, wrong + call_text(arguments, ending, case.module)
+    assert ending.status == 0 or command_line.files(workdir) == before, call_text(arguments, ending)
 
 
 # Lines to read
@@ -383,16 +383,16 @@ def check_lines(case, process, folder, trained):
     decodes = case.mode == "generate" and task.limit is not None
     arguments += flags(case.changes) if decodes else []
     stdin = data if case.piped else b""
-    ending = as_process(*arguments, given=stdin) if process else call(*arguments, given=stdin)
+    ending = as_process(*arguments, stdin=stdin) if process else call(*arguments, stdin=stdin)
     lines = lines_of(data)
     refused = lines is None or (case.mode == "generate" and task.results is None)
     wrong = fault(ending, ["-" if case.piped else str(path), "--mode=embed"])
-    assert not wrong and (ending.status == 1) == refused, wrong + shown(arguments, ending)
+    assert not wrong and (ending.status == 1) == refused, wrong + call_text(arguments, ending)
     if lines is None or refused:
         return
     written = out.read_text().split("\n")[:-1]
     copies = case.changes.get("decode.num_samples", 1) if decodes else 1
-    assert len(written) == copies * len(lines), shown(arguments, ending)
+    assert len(written) == copies * len(lines), call_text(arguments, ending)
     for line, result in zip(lines, written[::copies], strict=True):
         if case.mode == "embed":
             assert np.all(np.isfinite([float(number) for number in result.split(" ")]))

@@ -32,7 +32,7 @@ RUNS = 5_000
 LINES = 2_000_000
 
 
-class Held(NamedTuple):
+class Usage(NamedTuple):
     """What this process holds: bytes of memory, file handles and threads; and the time."""
 
     memory: int
@@ -41,10 +41,10 @@ class Held(NamedTuple):
     seconds: float
 
 
-def held() -> Held:
+def usage_now() -> Usage:
     memory = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     handles, threads = (len(os.listdir(f"/proc/self/{name}")) for name in ("fd", "task"))
-    return Held(memory, handles, threads, time.monotonic())
+    return Usage(memory, handles, threads, time.monotonic())
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def config(tmp_path):
 @pytest.mark.faults
 def test_twenty_thousand_steps_take_as_much_late_as_early(config, tmp_path, monkeypatch):
     """Between checkpoints, of which the first few fill what is kept."""
-    usage: dict[int, Held] = {}
+    usage: dict[int, Usage] = {}
     write = RunLog.write
 
     def noted(log, step, values):
         write(log, step, values)
         if step % EVERY == EVERY // 2:
-            usage[step] = held()
+            usage[step] = usage_now()
 
     monkeypatch.setattr(RunLog, "write", noted)
     flags = f"--config={config}", f"--workdir={tmp_path / 'run'}"
@@ -98,12 +98,12 @@ def test_five_thousand_runs_take_ten_times_as_long_as_five_hundred(
     runs, seconds = sorted(map(str, tmp_path.iterdir())), []
     monkeypatch.chdir(tmp_path)
     command.main(runs[:2])  # imports
-    before = held()
+    before = usage_now()
     for several in (runs[: RUNS // 10], runs):
         started = time.process_time()
         assert command.main(several) == 0
         seconds.append(time.process_time() - started)
-    after = held()
+    after = usage_now()
     assert after.handles <= before.handles and after.threads <= before.threads
     assert seconds[1] < 2 * 10 * seconds[0]
 

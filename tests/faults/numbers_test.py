@@ -64,7 +64,7 @@ class Step:
 
     def __init__(self, run, numbers, faults=(), die_at=0, once=False):
         self.numbers, self.faults, self.mesh = numbers, dict(faults), run.mesh
-        self.die_at, self.once, self.made = die_at, once, 0
+        self.die_at, self.once, self.count = die_at, once, 0
 
         def outputs(params, batch, rng, memory):
             faults = [jnp.max(batch[name]) for name in ("forward", "backward")]
@@ -75,8 +75,8 @@ class Step:
         self.step = COMPILED.setdefault(run.train.bad_step == "skip", run.train_step(outputs))
 
     def __call__(self, state, batch):
-        self.made += 1
-        if self.made == self.die_at:
+        self.count += 1
+        if self.count == self.die_at:
             raise Killed
         number = self.numbers[digest(batch)]
         where, value = self.faults.get(number, ("", 0.0))

@@ -163,24 +163,24 @@ def contents(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-class Given(NamedTuple):
+class Outcome(NamedTuple):
     """The exit status of a command, what it gives, and what it says of it."""
 
     status: int
-    made: Any
-    told: str
+    output: Any
+    message: str
     changed: frozenset[str] = frozenset()  # files that were there before
     done: Any = None  # what was done before to the copy of a folder
 
 
-def given(command) -> Given:
+def outcome_of(command) -> Outcome:
     """What a command gives in the current folder."""
     if command == "report":
         ending = endings.in_process(lambda: report.main(["run", "--output=page.html"]))
     else:
         ending = endings.call(*COMMANDS[command].split())
     if ending.status != 0:
-        return Given(ending.status, None, ending.err)
+        return Outcome(ending.status, None, ending.err)
     workdir = Path("run" if command == "resume" else "new")
     if command in ("resume", "begin", "decode"):
         output = trained(workdir)
@@ -193,10 +193,10 @@ def given(command) -> Given:
     else:
         output = Path("page.html" if command == "report" else "written").read_text("utf-8")
         output = output.replace(str(Path.cwd()), "")
-    return Given(ending.status, output, ending.err)
+    return Outcome(ending.status, output, ending.err)
 
 
-def on_copy(folder, place, command, change=lambda copy: None) -> Given:
+def on_copy(folder, place, command, change=lambda copy: None) -> Outcome:
     """What a command gives on a copy of a folder in `place`, after a change to it."""
     copy = Path(tempfile.mkdtemp(dir=place)) / "copy"  # of which this process holds no lock
     shutil.copytree(folder, copy)
@@ -206,7 +206,7 @@ def on_copy(folder, place, command, change=lambda copy: None) -> Given:
             for path in (*Path("cache").glob("sets"), *Path("cache").glob("tfds/*/*/columns")):
                 shutil.rmtree(path)
         before = contents(copy)
-        outcome = given(command)
+        outcome = outcome_of(command)
         after = contents(copy)
         assert not Path("executed").exists(), "a pickle was loaded"
     shutil.rmtree(copy.parent)
@@ -220,7 +220,7 @@ class Sound:
 
     name: str
     folder: Path
-    known: dict[str, Given] = dataclasses.field(default_factory=dict)
+    known: dict[str, Outcome] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def other(self) -> Path:
@@ -228,14 +228,14 @@ class Sound:
         with contextlib.chdir(self.folder):
             return train(self.folder.parent / "other", self.name, 1)
 
-    def expected(self, command) -> Given:
+    def expected(self, command) -> Outcome:
         """What a command gives; the test is skipped where there is no such command for the run."""
         if command not in self.known:
             self.known[command] = on_copy(self.folder, self.folder.parent, command)
         outcome = self.known[command]
-        if "no counterpart" in outcome.told or "generates nothing" in outcome.told:
+        if "no counterpart" in outcome.message or "generates nothing" in outcome.message:
             pytest.skip(f"{command} does not know such a run")
-        assert outcome.status == 0, outcome.told
+        assert outcome.status == 0, outcome.message
         return outcome
 
 
@@ -276,17 +276,17 @@ def harmed(folder, name, damage, other):
 
 def wrong(name, damage, expected, outcome, logged):
     """What is wrong with what a command made of a damaged file, or None."""
-    words = outcome.told + logged
+    words = outcome.message + logged
     folders = [str(path) for path in Path(name).parents if len(path.parts) > 2]
     named = any(text in words for text in (Path(name).name, *folders))
     if outcome.status == 0:
-        if outcome.made == expected or (named and "is passed over" in words):  # for an older one
+        if outcome.output == expected or (named and "is passed over" in words):  # for an older one
             return None
         # What was deleted is lost; what anyone may edit has no sums and versions, samples no form.
         editable = name.startswith("run/") and not name.startswith("run/checkpoints/")
         formless = set() if name.endswith(".txt") else {"pickled"}
         unseen = {"deleted"} | (set(DAMAGES) - formless if editable else set())
-        return None if damage in unseen else f"SILENT: {outcome.made} {words}"[:600]
+        return None if damage in unseen else f"SILENT: {outcome.output} {words}"[:600]
     if words.count("error: ") != 1 or "Traceback" in words or "mistake of the program" in words:
         return f"no message: {words[-600:]}"
     lost = outcome.changed - {name}
@@ -305,7 +305,7 @@ def fault_of(sound, place, caplog, command, name, damage):
         victim.unlink()
     if not outcome.done:
         return None
-    fault = fault or wrong(name, damage, sound.expected(command).made, outcome, caplog.text)
+    fault = fault or wrong(name, damage, sound.expected(command).output, outcome, caplog.text)
     return f"{name} {damage} {command}: {fault}" if fault else ""
 
 
@@ -373,14 +373,14 @@ def test_a_disk_that_is_full_at_any_moment(sound, disk, caplog, trial):
         with (disk / "filler").open("wb") as file:
             for _ in range(os.statvfs(disk).f_bavail - int(2 ** draw.uniform(0, 9))):
                 file.write(bytes(page))
-        outcome = given(command)
+        outcome = outcome_of(command)
         (disk / "filler").unlink()
         if outcome.status:
-            words = outcome.told + caplog.text
+            words = outcome.message + caplog.text
             assert words.count("error: ") == 1 and "Traceback" not in words, words
             assert "space left" in words or "enough disk space" in words, words  # TFDS's words
-            outcome = given(command)
-    assert (outcome.status, outcome.made) == (0, expected.made), outcome.told
+            outcome = outcome_of(command)
+    assert (outcome.status, outcome.output) == (0, expected.output), outcome.message
 
 
 @pytest.mark.parametrize("command", QUICK_FIRST)
@@ -393,12 +393,12 @@ def test_a_disk_that_is_read_only(sound, disk, command, tmp_path):
         (tmp_path / "here" / name).symlink_to(disk / "copy" / name)
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     with contextlib.chdir(tmp_path / "here"):
-        outcome = given(command)
+        outcome = outcome_of(command)
     if command == "resume":
-        assert outcome.status == 1 and "run cannot be written" in outcome.told
+        assert outcome.status == 1 and "run cannot be written" in outcome.message
     elif command != "evaluate":  # which prints what it has no place for
-        assert outcome[:2] == expected[:2], outcome.told
-    assert outcome.status == (command == "resume"), outcome.told
+        assert outcome[:2] == expected[:2], outcome.message
+    assert outcome.status == (command == "resume"), outcome.message
 
 
 def leave_what_killed_processes_leave(copy):
@@ -424,7 +424,7 @@ def test_stale_locks_and_a_clock_that_goes_back_change_nothing(
     expected, times = sound.expected(command), iter(range(10**9, 0, -1000))
     monkeypatch.setattr(time, "time", lambda: float(next(times)))
     outcome = on_copy(sound.folder, tmp_path, command, leave_what_killed_processes_leave)
-    assert outcome[:2] == expected[:2], outcome.told
+    assert outcome[:2] == expected[:2], outcome.message
 
 
 @pytest.mark.faults
@@ -439,7 +439,7 @@ def test_damaged_programs_are_compiled_again(sound, tmp_path, damage):
     shutil.copytree(sound.folder, copy)
     for attempt in range(2):
         subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True)
-        assert trained(copy / "new") == sound.expected("begin").made
+        assert trained(copy / "new") == sound.expected("begin").output
         shutil.rmtree(copy / "new")
         programs = [path for path in copy.glob("cache/compiled/*/*") if path.stat().st_size > 8]
         assert len(programs) > 1

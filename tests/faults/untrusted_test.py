@@ -122,14 +122,14 @@ class Elements(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.found, self.data = [], ""
+        self.tags, self.data = [], ""
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        self.found.append((tag, attrs))
+        self.tags.append((tag, attrs))
 
     def handle_data(self, data):
-        if dict(self.found[-1][1] if self.found else ()).get("id") == "data":
+        if dict(self.tags[-1][1] if self.tags else ()).get("id") == "data":
             self.data += data
 
 
@@ -155,13 +155,13 @@ def test_a_page_is_the_same_elements_whatever_its_texts_are(tmp_path, text, undr
         assert report.main([*runs, f"--output={output}"]) == 0
         assert compare.main([*runs, f"--output={tmp_path / 'figure'}"]) == 0
         pages.append(Elements(output.read_text("utf-8")))
-    assert pages[0].found == pages[1].found
+    assert pages[0].tags == pages[1].tags
     statuses = [run["status"] for run in json.loads(pages[1].data)["runs"]]
     assert statuses == [f"{text}0", f"{text}1"]
     data = {"texts": [*NASTY, "half a pair: \ud83d"]}
     titled = page(text, data)
     assert titled.encode()  # UTF-8 lacks half of a pair
-    assert Elements(titled).found == Elements(page("a", {})).found
+    assert Elements(titled).tags == Elements(page("a", {})).tags
     assert json.loads(Elements(titled).data) == data
 
 

@@ -75,7 +75,7 @@ def tell(
     for number in range(1, config.num_decoder_layers + 1):
         shallow = params | {"decoder": _first(params["decoder"], number)}
         hidden = _stack("decoder", shallow, x, config, shortcut, False, encoded, offsets=offsets)
-        layers.append([_told(params["box_head"], h) for h in hidden])
+        layers.append([_box_head(params["box_head"], h) for h in hidden])
     return layers
 
 
@@ -83,7 +83,7 @@ def _first(tree: dict, layers: int) -> dict:
     return {k: _first(v, layers) if isinstance(v, dict) else v[:layers] for k, v in tree.items()}
 
 
-def _told(weights: dict, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _box_head(weights: dict, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     logits = x @ weights["labels"] + weights["labels_bias"]
     for name in ("first", "second"):
         x = np.maximum(x @ weights[name] + weights[f"{name}_bias"], 0.0)

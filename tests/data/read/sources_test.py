@@ -68,10 +68,10 @@ class Noting:
     """Settings that note which of them are asked for."""
 
     def __init__(self, settings):
-        self.settings, self.asked = settings, set()
+        self.settings, self.names = settings, set()
 
     def __getattr__(self, name):
-        self.asked.add(name)
+        self.names.add(name)
         return getattr(self.settings, name)
 
 
@@ -133,7 +133,7 @@ def test_each_source_yields_the_columns_that_it_says(folder, source, columns):
         assert all(len(words) == len(tags) for words, tags in rows)
         assert all(isinstance(item, str) for words, tags in rows for item in words + tags)
     # `read` looks at source and dir of all, and prepared data lies in the cache.
-    keys = noting.asked - {"source", "dir", "cache_dir"}
+    keys = noting.names - {"source", "dir", "cache_dir"}
     assert keys == set(SOURCES[source][columns].reads) - {"dir"}
 
 

@@ -27,7 +27,7 @@ def test_a_trained_run_is_scored_again_where_scores_are_asked_for_otherwise(tmp_
     assert len(Job(tmp_path, tmp_path, (first,)).commands()) == 1
 
 
-def _left(workdir: Path, run: Run) -> list[str]:
+def _modules(workdir: Path, run: Run) -> list[str]:
     """The modules of the commands that are left."""
     return [command[2] for command in Job(workdir, workdir, (run,)).commands()]
 
@@ -48,8 +48,8 @@ def test_a_run_that_is_measured_alone_is_measured_again_with_another_config(tmp_
     run = _beam(2, train=False)
     _measure(tmp_path, run)
     moved = dataclasses.replace(run, overrides={**run.overrides, "data.dir": "/moved"})
-    assert _left(tmp_path, run) == _left(tmp_path, moved) == []
-    assert _left(tmp_path, _beam(3, train=False)) == ["experiments.harness.measure"]
+    assert _modules(tmp_path, run) == _modules(tmp_path, moved) == []
+    assert _modules(tmp_path, _beam(3, train=False)) == ["experiments.harness.measure"]
 
 
 def test_what_was_measured_before_a_run_was_scored_again_is_measured_again(tmp_path):
@@ -59,17 +59,17 @@ def test_what_was_measured_before_a_run_was_scored_again_is_measured_again(tmp_p
     (tmp_path / "config.json").write_text(overrides.to_json(before.resolved))
     _measure(tmp_path, before)
     commands = ["transformer_jax.main", "experiments.harness.measure"]
-    assert _left(tmp_path, now) == commands
+    assert _modules(tmp_path, now) == commands
     (tmp_path / "config.json").write_text(overrides.to_json(now.resolved))
-    assert _left(tmp_path, now) == commands[1:]
+    assert _modules(tmp_path, now) == commands[1:]
     _measure(tmp_path, now)
-    assert _left(tmp_path, now) == []
+    assert _modules(tmp_path, now) == []
 
 
 def test_measurements_that_do_not_name_their_config_count(tmp_path):
     """So that nothing is measured again that was measured before they did."""
     (tmp_path / "measurements.json").write_text('{"rows": []}')
-    assert not _left(tmp_path, _beam(2, train=False))
+    assert not _modules(tmp_path, _beam(2, train=False))
 
 
 @pytest.mark.parametrize("text", ["a b", "\n\n", r"\n", "'a'", 'say "it"', "it's", "C:\\", "é\\"])
