@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.tools.reports.runs_made import make
+from tests.tools.reports.workdirs import make
 from tests.whole.command_line import call, records, results
 from tests.whole.multi_host_test import TINY
 from transformer_jax.config.load import load, to_json

@@ -17,7 +17,7 @@ from tests.data.read.catalogue_test import ToyArchive
 from tests.data.toy import source_settings
 from tests.faults.storage_test import pickled
 from tests.tools.convert import llama
-from tests.tools.reports.runs_made import make
+from tests.tools.reports.workdirs import make
 from tests.whole.command_line import call
 from transformer_jax.data.read import catalogue
 from transformer_jax.data.read.sources import PAIRS

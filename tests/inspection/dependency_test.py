@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.inspection.seen import ADMIN, POST_LN, PRE_LN, make, sublayers
+from tests.inspection.models import ADMIN, POST_LN, PRE_LN, make, sublayers
 from tests.models import tiny
 from transformer_jax.inspection.dependency import dependency, own_dependency
 from transformer_jax.inspection.measures import DIAGNOSTICS

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.defaults import loss_settings
-from tests.inspection.seen import (
+from tests.inspection.models import (
     LOSS,
     POST_LN,
     PRE_LN,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.inspection.seen import ADMIN, LOSS, PRE_LN, make, seen
+from tests.inspection.models import ADMIN, LOSS, PRE_LN, make, seen
 from tests.models import tiny
 from transformer_jax.inspection import heads, kernels, losses, stream
 from transformer_jax.inspection.measures import PROBES, Step

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.inspection.seen import (
+from tests.inspection.models import (
     ADMIN,
     POST_LN,
     PRE_LN,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.data.datasets import TOKENIZED
-from tests.data.made import make_arrays
+from tests.data.prepared_sets import make_arrays
 from tests.training.reference import SETTINGS
 from transformer_jax.data.prepare.recipe import Drawing, Limits
 from transformer_jax.data.prepare.tokenizer import BOS_ID, EOS_ID, train_tokenizer

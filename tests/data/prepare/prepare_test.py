@@ -8,8 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.data.made import make_arrays
 from tests.data.numbered import PAIRS
+from tests.data.prepared_sets import make_arrays
 from transformer_jax.data.prepare import arrays, prepare
 from transformer_jax.data.prepare.prepare import Plan, prepared
 from transformer_jax.data.prepare.recipe import Column, Limits, Recipe

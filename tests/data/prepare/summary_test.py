@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tests.data.made import make_arrays
+from tests.data.prepared_sets import make_arrays
 from transformer_jax.data.prepare.recipe import Limits, TooLong
 from transformer_jax.data.prepare.summary import (
     Summary,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.inspection.seen import POST_LN, make, observe_function
+from tests.inspection.models import POST_LN, make, observe_function
 from tests.models import tiny
 from transformer_jax.tools.coordinate_check import coordinates
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
-from tests.tools.pages.held import array, data, unreached
+from tests.tools.pages.page_data import array, data, unreached
 from tests.whole.command_line import call
 from transformer_jax.data.prepare.tokenizer import SpecialIds, train_tokenizer
 from transformer_jax.inspection.attention import attention

@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.tools.pages.held import array
+from tests.tools.pages.page_data import array
 from transformer_jax.tools.pages.page import check_name, embedded, numbers, page
 
 # As a browser reads it: a script ends where the next end of one stands.

@@ -12,8 +12,8 @@ from tests.data import drawn_images
 from tests.models import tiny
 from tests.models.layers.stems_test import sines
 from tests.tasks import detection_test, image_classification_test, small
-from tests.tools.pages import held
-from tests.tools.pages.held import array
+from tests.tools.pages import page_data
+from tests.tools.pages.page_data import array
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.configs import default
@@ -61,7 +61,7 @@ def untrained(folder, changes):
 
 def content(run, params, lines):
     """What the page holds."""
-    return held.data(pictures.look(run, run.trained(params), lines, "a"))
+    return page_data.data(pictures.look(run, run.trained(params), lines, "a"))
 
 
 def test_images_of_several_sizes_have_maps_of_their_own_patches(folder):

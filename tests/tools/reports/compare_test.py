@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.tools.reports.runs_made import make, records
+from tests.tools.reports.workdirs import make, records
 from transformer_jax.process import tables
 from transformer_jax.tools.reports import arms, compare, report
 from transformer_jax.tools.reports import records as work

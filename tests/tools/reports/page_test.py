@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from experiments.harness.sweep import ROOT
-from tests.tools.pages.held import array, unreached
-from tests.tools.reports.runs_made import NASTY, make, make_twenty, records
+from tests.tools.pages.page_data import array, unreached
+from tests.tools.reports.workdirs import NASTY, make, make_twenty, records
 from transformer_jax.tools.reports import arms, compare, looks
 from transformer_jax.tools.reports import page as report
 from transformer_jax.tools.reports import records as work
