@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.inspection.models import ADMIN, LOSS, PRE_LN, make, seen
+from tests.inspection.models import ADMIN, LOSS, PRE_LN, forward_pass, make
 from tests.models import tiny
 from transformer_jax.inspection import heads, kernels, losses, stream
 from transformer_jax.inspection.measures import PROBES, Step
@@ -20,7 +20,7 @@ from transformer_jax.models.family import parameter_name
 
 @pytest.fixture(scope="module")
 def decoder() -> Any:
-    return jax.device_get(seen(ADMIN)[2]["decoder"])
+    return jax.device_get(forward_pass(ADMIN)[2]["decoder"])
 
 
 def texts(segments: np.ndarray) -> list[tuple[int, list[Any]]]:
@@ -81,7 +81,7 @@ def attention(pairs, length: int) -> Any:
     weights = np.zeros((1, 1, 1, length, length))
     for query, key in pairs:
         weights[..., query, key] = 1
-    return seen(ADMIN)[2]["decoder"]._replace(
+    return forward_pass(ADMIN)[2]["decoder"]._replace(
         weights={"self_attention": weights}, segments=np.ones((1, length), int)
     )
 

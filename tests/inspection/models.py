@@ -1,4 +1,4 @@
-"""Models that several tests look at, so that each is compiled once, and what is seen of them."""
+"""Models that several tests look at, so that each is compiled once, and what passes show of them."""
 
 import functools
 
@@ -30,7 +30,7 @@ def observe_function(config):
     return jax.jit(look)
 
 
-def seen(config):
+def forward_pass(config):
     """Random parameters, none of them neutral, and what a packed batch shows of them."""
     params = tiny.random_parameters(config)
     return params, *observe_function(config)(params, tiny.packed_batch())

@@ -14,11 +14,11 @@ from tests.inspection.models import (
     ADMIN,
     POST_LN,
     PRE_LN,
+    forward_pass,
     gradient_function,
     make,
     mean_loss,
     observe_function,
-    seen,
     sublayers,
 )
 from tests.models import reference, tiny
@@ -37,7 +37,7 @@ from transformer_jax.models.transformer import residual
 
 
 def test_observing_changes_no_logits_and_numbers_sublayers_as_they_run():
-    params, outputs, observed = seen(PRE_LN)
+    params, outputs, observed = forward_pass(PRE_LN)
     logits = outputs.arrays()
     expected = tiny.apply_function(PRE_LN)(params, tiny.packed_batch())
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
@@ -78,14 +78,14 @@ def test_what_is_not_asked_for_is_not_computed(monkeypatch):
 
 
 def test_branch_variance_is_over_the_entries_of_real_tokens():
-    _, _, observed = seen(ADMIN)
+    _, _, observed = forward_pass(ADMIN)
     view = jax.device_get(observed["decoder"])
     expected = [np.var(branch[view.real]) for branch in view.branches]
     np.testing.assert_allclose(jax.jit(branch_variance)(view), expected, rtol=1e-5)
 
 
 def test_attention_is_measured_at_every_real_query():
-    params, _, observed = jax.device_get(seen(POST_LN))
+    params, _, observed = jax.device_get(forward_pass(POST_LN))
     expected = slow_attention(POST_LN, params, observed, tiny.packed_batch())
     for (stack, kind), slow in expected.items():
         view = observed[stack]
@@ -98,7 +98,7 @@ def test_attention_is_measured_at_every_real_query():
 
 def test_values_are_measured_at_every_key():
     """In the first layer of each kind of attention, padding included."""
-    params, _, observed = jax.device_get(seen(POST_LN))
+    params, _, observed = jax.device_get(forward_pass(POST_LN))
     decoder, encoded = observed["decoder"], observed["encoder"].final
     for kind, keys in (("self_attention", decoder.inputs[0]), ("cross_attention", encoded)):
         w = params["decoder"][kind]
@@ -163,7 +163,7 @@ def slow_heads(weights, x, other):
 
 
 def test_output_change_is_by_token_entry_and_square_of_the_step():
-    params, _, before = seen(POST_LN)
+    params, _, before = forward_pass(POST_LN)
     moved = jax.tree.map(lambda leaf: leaf + 0.1 * jnp.sign(jnp.sin(99 * leaf)), params)
     _, after = observe_function(POST_LN)(moved, tiny.packed_batch())
     for stack, side in (("encoder", "inputs"), ("decoder", "targets")):
@@ -175,7 +175,7 @@ def test_output_change_is_by_token_entry_and_square_of_the_step():
 
 
 def test_token_similarity_is_the_mean_cosine_of_pairs_of_a_text():
-    _, _, observed = seen(POST_LN)
+    _, _, observed = forward_pass(POST_LN)
     for stack, side in (("encoder", "inputs"), ("decoder", "targets")):
         means = jax.jit(token_similarity)(observed[stack])
         for number, stream in enumerate(observed[stack].outputs):
@@ -203,7 +203,7 @@ def test_a_single_tokens_output_gradient_is_that_of_the_bias_that_is_added_to_it
 
 
 def test_an_output_gradient_is_of_the_mean_loss_and_over_all_tokens():
-    params, _, observed = seen(POST_LN)
+    params, _, observed = forward_pass(POST_LN)
     batch, table = tiny.packed_batch(), params["embedding"]["table"]
     norms, _ = gradient_function()(params, batch)
 
