@@ -1,4 +1,4 @@
-"""Models that several tests look at, so that each is compiled once, and what passes show of them."""
+"""Models that several tests look at, so that each is compiled once, and what a pass shows."""
 
 import functools
 
