@@ -158,11 +158,11 @@ CLAIMS = (
     _started("cold", 8),
     over("over importing alone", "generate", "generate", "importing alone", 1.3),
     over("in one process over a process each", "sweep", "one process", "a process each", 0.5),
-    Claim(text="training: time of a step, 2nd over 1st 1,000", found=seconds_grow, most=1.05),
-    Claim(text="training: memory at the end over step 1,000", found=memory_grows, most=1.02),
-    Claim(text="epoch: real tokens a second over google/flax wmt's", found=_tokens, least=1.5),
-    Claim(text="pipeline: share of places that hold a token", found=_full, least=0.95),
-    Claim(text="pipeline: tokens delivered over tokens trained on", found=_ahead, least=10),
+    Claim(text="training: time of a step, 2nd over 1st 1,000", numbers=seconds_grow, most=1.05),
+    Claim(text="training: memory at the end over step 1,000", numbers=memory_grows, most=1.02),
+    Claim(text="epoch: real tokens a second over google/flax wmt's", numbers=_tokens, least=1.5),
+    Claim(text="pipeline: share of places that hold a token", numbers=_full, least=0.95),
+    Claim(text="pipeline: tokens delivered over tokens trained on", numbers=_ahead, least=10),
 )
 
 

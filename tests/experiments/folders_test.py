@@ -81,14 +81,14 @@ def test_its_runs_can_be_run(folder, tmp_path):
     for name, runs in _sweeps(folder).items():
         subset = []
         for each in runs:
-            if not subset or not _settings(each) <= met:
+            if not subset or not _features(each) <= met:
                 subset.append(each)
-                met |= _settings(each)
+                met |= _features(each)
         jobs = plan(subset, folder, tmp_path)
         assert sum(len(job.runs) for job in jobs) == len(subset), name
 
 
-def _settings(each: Run) -> set[Any]:
+def _features(each: Run) -> set[Any]:
     """What a sweep says of a run: settings, and pairs of those that change more than numbers."""
     changes = {"config": each.config, "train": each.train, **each.overrides, **(each.measure or {})}
     settings = [(key, str(value)) for key, value in sorted(changes.items())]

@@ -74,7 +74,7 @@ def test_measurements_that_do_not_name_their_config_count(tmp_path):
 
 @pytest.mark.parametrize("text", ["a b", "\n\n", r"\n", "'a'", 'say "it"', "it's", "C:\\", "é\\"])
 def test_a_text_of_an_override_is_read_back_from_the_command_line(text):
-    assert kinds.parse(Kind(str, False), jobs._written(text)) == text
+    assert kinds.parse(Kind(str, False), jobs._literal(text)) == text
 
 
 @pytest.mark.parametrize(
