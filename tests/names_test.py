@@ -1,4 +1,4 @@
-"""What docstrings name in backticks exists: in the package, in the config or in a library."""
+"""What docstrings name in backticks exists, and things are called by their nouns."""
 
 import ast
 import builtins
@@ -22,6 +22,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 OUTSIDE = {"as_text", "from_pretrained", "mu", "save_pretrained"}
 # Names that may be joined by dots and end in a call; what else is in backticks is no name.
 NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\(.*\))?")
+# Names that say what was done to a thing, and not what it is
+VAGUE = {"found", "kept", "those", "made", "told", "got", "gone"}
 
 
 def docstrings(path: Path) -> Iterator[str]:
@@ -108,3 +110,11 @@ def test_docstrings_name_what_exists(path):
     quoted = [text for doc in docstrings(path) for text in re.findall(r"`([^`\n]+)`", doc)]
     names = {match[1] for text in quoted if (match := NAME.fullmatch(text))}
     assert not {name for name in names if not exists(path, name)}
+
+
+def test_things_are_called_by_their_nouns():
+    for path in sorted([*FILES, *ROOT.glob("experiments/**/*.py"), *ROOT.glob("tests/**/*.py")]):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Name(name, ast.Store()) | ast.arg(name) | ast.FunctionDef(name):
+                    assert name not in VAGUE, f"{path}:{node.lineno}"
