@@ -84,9 +84,10 @@ def test_stored_layout_needs_no_class_of_ours(tmp_path):
 def test_no_error_but_the_late_one_of_a_full_disk_is_hidden():
     exceptions = []
     errors = [RuntimeError("Event loop is closed"), RuntimeError("Closed"), OSError("full"), None]
-    for error in map(lambda error: SimpleNamespace(exc_value=error), errors):
-        arrays._show_unless_late(error, exceptions.append)
-    assert [each.exc_value for each in exceptions] == errors[1:]
+    for error in errors:
+        late = SimpleNamespace(exc_value=error)
+        arrays._show_unless_late(late, lambda late: exceptions.append(late.exc_value))
+    assert exceptions == errors[1:]
 
 
 def test_late_errors_are_shown_after_the_names_of_modules_are_gone():

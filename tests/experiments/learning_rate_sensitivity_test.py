@@ -290,7 +290,6 @@ def _at(trainings, step):
     """Copies of the parameters after a step, and its batch."""
     for update in trainings.steps(RATE, SEED):
         if update.step == step:
-            return jax.tree.map(jnp.copy, update.state.params), jax.tree.map(
-                np.asarray, update.batch
-            )
+            params, batch = update.state.params, update.batch
+            return jax.tree.map(jnp.copy, params), jax.tree.map(np.asarray, batch)
     raise AssertionError(f"no step {step}")

@@ -175,10 +175,8 @@ def _object(trained: Trained, file: str, prediction: Mapping[str, Any]) -> dict[
     COCO's own where these were imported with a model of COCO.
     """
     stem, size = Path(file).stem, images.size_of(from_file(Path(file).expanduser()))
-    rows, number = (
-        _sure(_detections(trained, prediction, size)),
-        int(stem) if stem.isdecimal() else stem,
-    )
+    rows = _sure(_detections(trained, prediction, size))
+    number = int(stem) if stem.isdecimal() else stem
     labels = [trained.data.labels[row["category_id"]] for row in rows]
     corners = [[x, y, x + width, y + height] for x, y, width, height in (r["bbox"] for r in rows)]
     return {

@@ -92,11 +92,8 @@ def fit(
 
 def measured(due: Sequence[Probe], observation: Observation) -> dict[str, Any]:
     """What the probes that are due say, by the names of the log."""
-    return {
-        name: v
-        for probe in due
-        for name, v in named(probe.name, probe.measure(observation)).items()
-    }
+    measures = (named(probe.name, probe.measure(observation)) for probe in due)
+    return {name: value for measure in measures for name, value in measure.items()}
 
 
 class Update(NamedTuple):
