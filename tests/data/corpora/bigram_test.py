@@ -9,7 +9,7 @@ from transformer_jax.data.corpora import bigram
 
 @pytest.fixture(scope="module")
 def train() -> np.ndarray:
-    return pieces(bigram, "train", length=32)
+    return pieces(bigram, "train")
 
 
 def counted_entropy(*columns: np.ndarray) -> float:
@@ -49,17 +49,3 @@ def test_entropy_is_the_mean_loss_of_the_chain_itself(train):
     error = nats.std() / len(nats) ** 0.5 / 32
     assert nats.mean() / 32 == pytest.approx(bigram.entropy(), abs=4 * error)
     assert error < 1e-3
-
-
-def test_the_second_half_of_a_piece_is_a_copy_of_the_first(train):
-    np.testing.assert_array_equal(train[:, :16], train[:, 16:])
-    last = bigram.text("test").split(" ")[-31:]
-    assert last[16:] == last[:15]  # all but the word that the end of the text stands for
-
-
-def test_splits_are_the_same_each_time_and_share_no_piece():
-    assert bigram.text("validation") == bigram.text("validation")
-    rows = {split: set(map(tuple, pieces(bigram, split, length=32))) for split in bigram.SPLITS}
-    for split, size in bigram.SPLITS.items():  # two may be equal by chance
-        assert len(rows[split]) >= 0.999 * (size - 1)
-    assert len(set().union(*rows.values())) == sum(map(len, rows.values()))

@@ -1,4 +1,4 @@
-"""The languages of repeats and of backcopies: their rules, floors and splits."""
+"""The languages of repeats and of backcopies: their rules and floors; splits of bigrams too."""
 
 import math
 
@@ -8,19 +8,20 @@ import pytest
 from transformer_jax.data.corpora import backcopy, bigram, repeat
 
 
-def pieces(corpus, split: str, *of: str, length: int = 0) -> np.ndarray:
+def pieces(corpus, split: str, *of: str) -> np.ndarray:
     """The whole pieces (n, T) of a split, by the numbers of their words: all but the last."""
-    words, length = corpus.text(split, *of).split(" "), length or corpus.LENGTH
+    words = corpus.text(split, *of).split(" ")
+    length = 2 * bigram.HALF if corpus is bigram else corpus.LENGTH
     assert len(words) == corpus.SPLITS[split] * length - 1
     numbers = {word: number for number, word in enumerate(corpus.WORDS)}
     return np.array([numbers[word] for word in words[: 1 - length]]).reshape(-1, length)
 
 
-@pytest.mark.parametrize("corpus", [repeat, backcopy])
-def test_splits_are_the_same_each_time_and_share_no_piece(corpus):
-    splits = {split: pieces(corpus, split) for split in ("validation", "test")}
-    np.testing.assert_array_equal(pieces(corpus, "test"), splits["test"])
-    rows = [tuple(row) for split in splits.values() for row in split]
+@pytest.mark.parametrize("corpus", [bigram, repeat, backcopy])
+def test_splits_are_the_same_each_time_and_share_no_piece(corpus, monkeypatch):
+    monkeypatch.setattr(corpus, "SPLITS", dict.fromkeys(corpus.SPLITS, 1_000))
+    assert corpus.text("test") == corpus.text("test")
+    rows = [tuple(row) for split in corpus.SPLITS for row in pieces(corpus, split)]
     assert len(set(rows)) >= 0.999 * len(rows)  # two may be equal by chance
 
 
@@ -33,16 +34,11 @@ def test_a_row_repeats_itself_at_its_period_and_draws_words_alike():
         assert all(row[place] == row[place - period] for place in range(period, 64))
         assert len(set(row[:period])) > period // 2
     counts = np.bincount(words[:, :8].ravel(), minlength=64)
-    assert stat(counts) < 64 + 5 * math.sqrt(2 * 64)  # chi-squared with 63 degrees of freedom
+    chi_squared = np.sum((counts - counts.mean()) ** 2) / counts.mean()
+    assert chi_squared < 64 + 5 * math.sqrt(2 * 64)  # which has 63 degrees of freedom
     # A row that never repeats itself has no period but its length.
     assert repeat.periods(np.arange(10)[None]) == [10]
-    expected = np.mean([sum(math.log(64) for _ in range(p)) / 64 for p in repeat.PERIODS])
-    assert repeat.entropy() == pytest.approx(expected)
-
-
-def stat(counts: np.ndarray) -> float:
-    """Pearson's statistic of equal shares."""
-    return float(np.sum((counts - counts.mean()) ** 2) / counts.mean())
+    assert repeat.entropy() == pytest.approx(np.mean(repeat.PERIODS) * math.log(64) / 64)
 
 
 def test_after_a_trigger_comes_the_word_before_it_and_no_trigger_follows_another():

@@ -1,10 +1,9 @@
-"""Patterns: numbering, and translations that are a person's."""
+"""Patterns: each choice shows in the sentence, and translations are a person's."""
 
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from transformer_jax.data.corpora.grammar import lexicon, sentences
@@ -12,17 +11,6 @@ from transformer_jax.data.corpora.grammar import lexicon, sentences
 
 def realised(pattern: sentences.Pattern, choices: dict[str, Any]) -> sentences.Sentence:
     return pattern.realise(SimpleNamespace(**choices))
-
-
-def test_digits_are_those_of_mixed_radix():
-    slots = {"a": "xyz", "b": "pq", "c": "01234"}
-    choose: Any = vars
-    pattern = sentences.Pattern(choose, "a b c", **slots)
-    assert pattern.size == 30
-    for number in range(pattern.size):
-        digits = np.unravel_index(number, (3, 2, 5))
-        expected = {name: slots[name][digit] for name, digit in zip(slots, digits, strict=True)}
-        assert pattern(number) == expected
 
 
 def test_every_choice_of_a_pattern_shows_in_the_english_sentence():
