@@ -5,24 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.data.datasets import LABELS, SPLITS, TOKENIZED, dataset, rows_of
-from transformer_jax.data import dataset as dataset_file
-from transformer_jax.data.prepare.tokenizer import UNK_ID
+from tests.data.datasets import LABELS, SPLITS, dataset, rows_of
 
 
-def test_a_tokenizer_is_trained_on_the_training_split_alone(folder):
-    """On both sides of translations, and on the words of tagged sentences."""
-
-    def knows(data, word):
-        return UNK_ID not in data.tokenizer.encode([word])[0]
-
-    for task in TOKENIZED:
-        data = dataset(folder, task)
-        assert knows(data, "train") and knows(data, "e") and not knows(data, "test")
-    assert knows(dataset(folder), "TRAIN")
-
-
-def test_a_tokenizer_is_trained_once_for_its_texts_and_settings(folder, monkeypatch):
+def test_a_tokenizer_is_of_its_texts_and_settings(folder):
     bpe: dict[str, Any] = dict(tokenizer_kind="bpe", tokenizer_vocab_size=30)
     changes: list[tuple[str, dict[str, Any]]] = [
         ("translation", bpe),
@@ -33,9 +19,6 @@ def test_a_tokenizer_is_trained_once_for_its_texts_and_settings(folder, monkeypa
     ]
     trained = [dataset(folder, task, **change).tokenizer for task, change in changes]
     assert len({tokenizer.fingerprint for tokenizer in trained}) == len(changes)
-    monkeypatch.delattr(dataset_file, "train_tokenizer")
-    again = [dataset(folder, task, **change).tokenizer for task, change in changes]
-    assert [one.fingerprint for one in again] == [one.fingerprint for one in trained]
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging"])
@@ -60,8 +43,7 @@ def test_labels_of_a_work_directory_take_precedence_over_those_of_the_data(folde
 
 
 def test_a_single_label_leaves_nothing_to_learn(folder):
-    for split in ("train", "validation", "test"):
-        (folder / "labelled" / f"one.{split}").write_text("yes a b\nyes b a\n")
-    splits = {split: (f"one.{split}",) for split in ("train", "validation", "test")}
+    (folder / "labelled" / "one").write_text("yes a b\nyes b a\n")
+    splits = dict.fromkeys(SPLITS, ("one",))
     with pytest.raises(ValueError, match="all labels of the data are 'yes'"):
         _ = dataset(folder, "classification", splits=splits).labels
