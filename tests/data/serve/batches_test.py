@@ -3,7 +3,7 @@ import weakref
 import numpy as np
 import pytest
 
-from tests.data.numbered import CASES, LABELLED, TEXTS, assert_same, make_arrays, numbers
+from tests.data.numbered import CASES, TEXTS, assert_same, make_arrays, numbers
 from transformer_jax.data.serve.batches import eval_batches
 
 
@@ -37,20 +37,6 @@ def test_a_batch_is_made_when_it_is_asked_for_and_not_kept():
     references = [weakref.ref(values) for values in batch.values()]
     del batch
     assert not any(one() is not None for one in references)
-
-
-@pytest.mark.parametrize("columns", [TEXTS, LABELLED])
-def test_lists_are_batched_as_arrays_are(columns):
-    arrays = make_arrays(21, columns, longest=70)
-    rows = [{name: ids.tolist() for name, ids in arrays[i].items()} for i in range(len(arrays))]
-    pairs = zip(
-        eval_batches([rows], columns, batch_size=8),
-        eval_batches([arrays], columns, batch_size=8),
-        strict=True,
-    )
-    for (batch, index), (expected, expected_index) in pairs:
-        assert_same(batch, expected)
-        np.testing.assert_array_equal(index, expected_index)
 
 
 @pytest.mark.parametrize("most", [20, 90])
