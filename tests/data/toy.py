@@ -47,23 +47,11 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager):
         del dl_manager
-        return {
-            "train": self._generate_examples("train", 6),
-            "test": self._generate_examples("test", 2),
-        }
+        sizes = {"train": 6, "test": 2}
+        return {split: self._generate_examples(split, n) for split, n in sizes.items()}
 
     def _generate_examples(self, split, n):
         for i in range(n):
-            yield (
-                i,
-                {
-                    "en": f"{split} {i}",
-                    "de": f"straße {i}",
-                    "tags": ["a", "é"][: i % 3],
-                    "numbers": [0, 1][: i % 3],
-                    "class": i % 3,
-                    "unlabelled": -1,
-                    "score": i / 2,
-                    "count": i,
-                },
-            )
+            example = {"en": f"{split} {i}", "de": f"straße {i}", "class": i % 3, "unlabelled": -1}
+            example |= {"tags": ["a", "é"][: i % 3], "numbers": [0, 1][: i % 3]}
+            yield i, example | {"score": i / 2, "count": i}

@@ -31,14 +31,8 @@ def test_a_set_is_found_by_its_name(prepared):
     assert len(examples["source"]) == 6 and sorted(examples["source"][4:]) == ["test 0", "test 1"]
     for source, target in zip(examples["source"], examples["target"], strict=True):
         assert target == f"straße {source.split()[1]}"
-    swapped = read(
-        PAIRS,
-        prepared,
-        ("test",),
-        name="toy_translation:1.0.0",
-        source_language="de",
-        target_language="en",
-    )
+    languages = {"source_language": "de", "target_language": "en"}
+    swapped = read(PAIRS, prepared, ("test",), name="toy_translation:1.0.0", **languages)
     assert sorted(swapped["target"]) == ["test 0", "test 1"]
 
 
@@ -84,7 +78,7 @@ def test_a_set_in_an_archive_needs_no_tensorflow(tmp_path, monkeypatch):
     with tarfile.open(ToyArchive.archive, "w:gz") as archive:
         for name in ("corpus.en", "corpus.de"):
             archive.add(tmp_path / name, name)
-    examples = read(PAIRS, tmp_path, ("train",), name="toy_archive")
+    examples = read(PAIRS, tmp_path, name="toy_archive")
     assert examples == {"source": ["a house"], "target": ["ein Haus"]}
     assert "tensorflow" not in sys.modules
 
@@ -93,7 +87,7 @@ def test_a_broken_archive(tmp_path, monkeypatch):
     monkeypatch.setattr(ToyArchive, "archive", tmp_path / "corpus.tgz", raising=False)
     ToyArchive.archive.write_bytes(b"not an archive")
     with pytest.raises(OSError, match="could not prepare toy_archive/1.0.0"):
-        read(PAIRS, tmp_path, ("train",), name="toy_archive")
+        read(PAIRS, tmp_path, name="toy_archive")
 
 
 def test_texts_classes_and_tags(prepared):
@@ -103,13 +97,11 @@ def test_texts_classes_and_tags(prepared):
 
     numbers = {f"train {i}": i for i in range(6)}
     for label, names in (("class", ["zero", "one", "two"] * 2), ("count", "012345")):
-        features = dict(text_feature="en", label_feature=label)
-        examples = read(LABELLED, prepared, **features)
+        examples = read(LABELLED, prepared, text_feature="en", label_feature=label)
         assert list(examples) == ["text", "label"] and len(examples["text"]) == 6
         assert examples["label"] == [names[numbers[text]] for text in examples["text"]]
 
-    features = dict(text_feature="tags", label_feature="numbers")
-    examples = read(TAGGED, prepared, **features)
+    examples = read(TAGGED, prepared, text_feature="tags", label_feature="numbers")
     assert sorted(examples["words"]) == sorted([[], ["a"], ["a", "é"]] * 2)
     assert examples["tags"] == [["O", "B-x"][: len(words)] for words in examples["words"]]
 
@@ -126,24 +118,25 @@ def test_texts_classes_and_tags(prepared):
     ],
 )
 def test_features_that_do_not_fit_the_columns(prepared, columns, text, label, message):
-    features = dict(text_feature=text, label_feature=label)
     with pytest.raises(ValueError, match=message):
-        read(columns, prepared, **features)
+        read(columns, prepared, text_feature=text, label_feature=label)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "split", "message"),
     [
-        ("", "needs data.name"),
-        ("wmt14_translat/de-en", "no set 'wmt14_translat'; near names: .*wmt14_translate"),
-        ("wmt14_translate/de-end", "its configs: .*de-en"),
-        ("wmt14_translate/de-en:7.7.7", "config or version"),
-        ("mnist", "source_language='en': mnist/.* no such feature; its features: image, label"),
+        ("", "train", "needs data.name"),
+        ("wmt14_translat/de-en", "train", "no set 'wmt14_translat'; near names: .*wmt14_translate"),
+        ("wmt14_translate/de-end", "train", "its configs: .*de-en"),
+        ("wmt14_translate/de-en:7.7.7", "train", "config or version"),
+        ("mnist", "train", "language='en': mnist/.* no such feature; its features: image, label"),
+        ("toy_translation", "dev", "dev.*train"),
+        ("toy_translation", "train[6:]", "'train.6:.' has no example"),
     ],
 )
-def test_names_that_do_not_work(tmp_path, name, message):
+def test_names_and_splits_that_do_not_work(prepared, name, split, message):
     with pytest.raises(ValueError, match=message):
-        read(PAIRS, tmp_path, name=name)
+        read(PAIRS, prepared, (split,), name)
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json", "class.labels.txt"])
@@ -157,12 +150,3 @@ def test_a_set_that_is_damaged(prepared, tmp_path, name, harm):
     harm(path)
     with pytest.raises(ValueError, match=f"1.0.0 is damaged .*{name}.*: delete it"):
         read(LABELLED, tmp_path, ("train[1:3]",), text_feature="en", label_feature="class")
-
-
-@pytest.mark.parametrize(
-    ("splits", "message"),
-    [(("dev",), "dev.*train"), (("train[6:]",), "'train.6:.' has no example")],
-)
-def test_splits_that_do_not_exist_or_are_empty(prepared, splits, message):
-    with pytest.raises(ValueError, match=message):
-        read(PAIRS, prepared, splits)
