@@ -162,15 +162,12 @@ def test_boxes_move_with_their_pixels(names):
 def test_what_is_drawn_keeps_to_its_bounds():
     """A shift by an eighth at most, a crop of 8 % at least and of no strange aspect."""
     pixels, box = np.zeros((40, 64, 1), np.uint8), np.array([[0.0, 0.0, 1.0, 1.0]])
-    shifts, crops = (
-        np.concatenate(
-            [
-                images.augmented(pixels, box, [name], np.random.default_rng(seed))[1]
-                for seed in range(200)
-            ]
-        )
-        for name in ("shift", "crop")
-    )
+
+    def drawn(name):
+        draws = map(np.random.default_rng, range(200))
+        return np.concatenate([images.augmented(pixels, box, [name], rng)[1] for rng in draws])
+
+    shifts, crops = drawn("shift"), drawn("crop")
     assert np.abs(shifts[:, :2]).max() == 1 / 8
     assert set(np.round(shifts[:, 0] * 64)) == set(range(-8, 9))
     sides = 1 / (crops[:, 2:] - crops[:, :2])  # the share of columns and of rows
@@ -221,26 +218,13 @@ def test_a_sheet_shows_every_image_at_its_place():
     np.testing.assert_array_equal(images.decode(netpbm("x", COLOURS), 3), COLOURS)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"size": (30, 48)}, r"data.image_size=\(30, 48\).*model.patch_size=4"),
-        ({"size": (32,)}, "data.image_size"),
-        ({"size": (0, 4)}, "data.image_size"),
-        ({"channels": 2}, "data.channels=2"),
-    ],
-)
-def test_settings_that_make_no_patches_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        settings(**changes)
+@pytest.mark.parametrize("size", [(32,), (0, 4)])
+def test_sizes_that_are_none_are_refused(size):
+    with pytest.raises(ValueError, match="data.image_size"):
+        settings(size=size)
 
 
-def test_what_is_kept_depends_on_the_patch_only_where_the_size_does():
-    def same(**changes):
-        return (
-            settings(**changes).fingerprint == settings(**(changes | {"patch_size": 8})).fingerprint
-        )
-
-    assert same() and same(fit="cover") and not same(fit="inside")
-    assert settings(augment=("flip",)).fingerprint == settings().fingerprint
+def test_what_is_kept_depends_on_channels_and_where_sizes_do_on_the_patch():
     assert settings(channels=1).fingerprint != settings().fingerprint
+    inside = settings(fit="inside")
+    assert inside.fingerprint != settings(fit="inside", patch_size=8).fingerprint

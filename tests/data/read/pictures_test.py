@@ -3,14 +3,12 @@
 import dataclasses
 import io
 import json
-import logging
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 import tensorflow_datasets as tfds
-from PIL import Image
 
 from tests.data import drawn_images
 from tests.data.toy import source_settings
@@ -35,12 +33,6 @@ def assert_same(pairs, expected):
         assert label == name
 
 
-def png(pixels):
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def pairs(split):
     """All images of a split by their numbers."""
     return [
@@ -59,22 +51,11 @@ def test_a_folder_has_its_labels_as_folders(tmp_path):
     assert names[0] == str(folder / "test" / "bright" / "000.png")
     settings = source_settings("folder", folder)
     before = sources.version(settings, PICTURES, ("test",))
-    (folder / "test" / "dark" / "new.png").write_bytes(png(np.zeros((4, 4), np.uint8)))
+    (folder / "test" / "dark" / "new.png").write_bytes(images.png(np.zeros((4, 4), np.uint8)))
     assert sources.version(settings, PICTURES, ("test",)) != before
     (folder / "empty").mkdir()
     with pytest.raises(ValueError, match="empty: expected a folder for each label"):
         read("folder", folder, "empty")
-
-
-def test_broken_images_are_left_out_and_counted_where_that_is_allowed(tmp_path, caplog):
-    folder = drawn_images.write(tmp_path)
-    (folder / "test" / "dark" / "001.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"dark/001\.png: .*empty"):
-        read("folder", folder, "test")
-    with caplog.at_level(logging.WARNING):
-        rows, _ = read("folder", folder, "test", skip_bad_lines=True)
-    assert len(rows) == drawn_images.COUNTS["test"] - 1
-    assert "1 lines of test are left out" in caplog.text and "001.png" in caplog.text
 
 
 def test_digits_are_divided_once_into_all_of_them(tmp_path):
@@ -108,7 +89,7 @@ FIELDS = {"text_feature": "image", "label_feature": "label"}
 
 
 def test_parquet_has_bytes_or_hugging_faces_struct(tmp_path):
-    encoded = [png(pixels) for pixels, _ in pairs("test")]
+    encoded = [images.png(pixels) for pixels, _ in pairs("test")]
     structs = [{"bytes": data, "path": f"{n}.png"} for n, data in enumerate(encoded)]
     numbers = [drawn_images.LABELS.index(label) for _, label in pairs("test")]
     parquet(tmp_path / "structs", structs, numbers, drawn_images.LABELS)
@@ -153,7 +134,7 @@ class ToyImages(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, split):
         for number, (pixels, label) in enumerate(pairs(split)):
-            yield f"{number:03}", {"image": io.BytesIO(png(pixels)), "label": label}
+            yield f"{number:03}", {"image": io.BytesIO(images.png(pixels)), "label": label}
 
 
 class ToyBoxes(ToyImages):
@@ -178,7 +159,7 @@ class ToyBoxes(ToyImages):
                 {"bbox": box, "label": which, "is_crowd": bool(which)}
                 for which, box in enumerate(boxes[: number % 3])
             ]
-            yield f"{number:03}", {"image": io.BytesIO(png(pixels)), "objects": objects}
+            yield f"{number:03}", {"image": io.BytesIO(images.png(pixels)), "objects": objects}
 
 
 def test_tfds_has_boxes_in_pixels(tmp_path):
@@ -219,7 +200,7 @@ def test_two_thousand_images_are_read_as_they_were_written(source, tmp_path, mon
     drawn_images.write(tmp_path)
     expected, split = pairs("train"), "rows" if source == "parquet" else "train"
     labels = [label for _, label in expected]
-    parquet(tmp_path / "rows", [png(pixels) for pixels, _ in expected], labels)
+    parquet(tmp_path / "rows", [images.png(pixels) for pixels, _ in expected], labels)
     copies, names = read(source, tmp_path, split, name="toy_images", **FIELDS)
     assert len(set(names)) == len(names) == 2000
     one, other = (sorted((x.tobytes(), label) for x, label in rows) for rows in (copies, expected))
