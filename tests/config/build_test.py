@@ -8,8 +8,7 @@ import pytest
 from absl import logging
 
 from tests.data import conftest as data
-from tests.data.datasets import SOURCE_OF
-from tests.defaults import SMALL
+from tests.data.datasets import SOURCE_OF, TINY
 from tests.devices.fakes import devices
 from transformer_jax.config.build import build, optimizer_settings
 from transformer_jax.config.load import load
@@ -19,20 +18,6 @@ from transformer_jax.tasks import TASKS
 
 folder = data.folder
 DEFAULT = default.__file__
-TINY = SMALL | {
-    "data.train": ("train",),
-    "data.validation": ("validation",),
-    "data.test": ("test",),
-    "data.row_source_length": 12,
-    "data.row_target_length": 16,
-    "data.batch_size": 4,
-    "data.streams": 2,
-    "evaluate.batch_size": 3,
-    # Of images: five places each.
-    "data.image_size": (8, 8),
-    "data.channels": 1,
-    "model.patch_size": 4,
-}
 
 
 def _config(folder, task=None, *texts, **changes):

@@ -1,11 +1,16 @@
 """Small data of every kind of example, and data sets of it as tasks see them."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.data.toy import source_settings
+from tests.defaults import SMALL
+from transformer_jax.config import build_data
+from transformer_jax.config.load import load
+from transformer_jax.configs import default
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.prepare.recipe import NumberedBatch, Recipe
 from transformer_jax.data.read.sources import (
@@ -21,6 +26,19 @@ from transformer_jax.tasks import TASKS
 
 TOKENIZED = [name for name, task in TASKS.items() if task.recipe.tokenized]
 SPLITS = {"train": ("train",), "validation": ("validation",), "test": ("test",)}
+# A config of small batches of the files that `write` leaves.
+TINY = SMALL | {
+    **{f"data.{split}": names for split, names in SPLITS.items()},
+    "data.row_source_length": 12,
+    "data.row_target_length": 16,
+    "data.batch_size": 4,
+    "data.streams": 2,
+    "evaluate.batch_size": 3,
+    # Of images: five places each.
+    "data.image_size": (8, 8),
+    "data.channels": 1,
+    "model.patch_size": 4,
+}
 # The source of the columns that a task reads, and the folder with its files.
 SOURCE_OF = {
     PAIRS: ("text", "pairs"),
@@ -58,40 +76,18 @@ def write(folder: Path) -> None:
             (folder / name).write_text("".join(f"{line}\n" for line in lines))
 
 
+@functools.cache
+def _settings() -> DataSettings:
+    return build_data.dataset(load(default.__file__, TINY), TASKS["translation"], None).settings
+
+
 def make_settings(folder: Path, task: str | Recipe, **changes: Any) -> DataSettings:
     """Small settings of the task, or of any recipe, whose source is in the folder."""
     recipe = TASKS[task].recipe if isinstance(task, str) else task
     source, name = SOURCE_OF[recipe.reads]
-    settings = DataSettings(
-        source=source_settings(source, folder / name, cache_dir=str(folder / "cache")),
-        recipe=recipe,
-        splits=SPLITS,
-        mixture=(),
-        parts=(),
-        metrics=("exact_match",),
-        validation_size=0,
-        train_share=1.0,
-        tokenizer_kind="words",
-        tokenizer_vocab_size=200,
-        tokenizer_train_bytes=10**6,
-        workers=1,
-        model_vocab_size=None,
-        images=None,
-        mask_rate=0.3,
-        mean_span_length=3.0,
-        longest={"source": 8, "target": 8},
-        rows={"source": 12, "target": 16},
-        packing=True,
-        contiguous=False,
-        batch_size=4,
-        streams=2,
-        seed=0,
-        evaluation_batch_size=3,
-        evaluation_readers=3,
-        tokenizer_file=None,
-        labels_file=None,
-    )
-    settings = dataclasses.replace(settings, **changes)
+    files = source_settings(source, folder / name, cache_dir=str(folder / "cache"))
+    changes = {"source": files, "recipe": recipe, "mask_rate": 0.3} | changes
+    settings = dataclasses.replace(_settings(), **changes)
     # As a config has it: without packing, a row is an example.
     return settings if settings.packing else dataclasses.replace(settings, rows=settings.longest)
 
