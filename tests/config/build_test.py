@@ -36,6 +36,7 @@ def _config(folder, task=None, *texts, **changes):
 
 ENCODER, DECODER = "model.architecture=encoder_only", "model.architecture=decoder_only"
 LABELLED = f"{ENCODER} task.name=classification data.source=labelled"
+DECAYING, NO_PEAK = "optimizer.schedule=warmup_stable_decay", "optimizer.learning_rate=0"
 MIXED = "data.mixture=(('text','folder','file',1.0),) data.train=()"
 LEARNED, BEST = "model.positions=learned", "evaluate.checkpoint=best"
 DYNAMIC = (
@@ -79,22 +80,13 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
         ),
         ("optimizer.weight_decay=0.1", "weight_decay=0.1 .*adamw"),
         ("optimizer.groups=(('embedding/*',-1.0,0.0),)", r"-1.0 .*'embedding/\*'"),
-        ("optimizer.schedule=warmup_stable_decay", "1 to 96000 steps.*decay_steps=0"),
+        (DECAYING, "1 to 96000 steps.*decay_steps=0"),
+        (f"{DECAYING} optimizer.decay_steps=96001", "1 to 96000 steps.*decay_steps=96001"),
+        ("optimizer.burn_in_steps=1e5", "burn_in_steps=100000 is not less than train.steps=100000"),
+        (f"{NO_PEAK} optimizer.name=adamw_independent", "has none: use 'adamw'"),
+        (f"{NO_PEAK} optimizer.weight_decay_power=2", "has none: use 'adamw' with 1"),
         (
-            "optimizer.schedule=warmup_stable_decay optimizer.decay_steps=96001",
-            "1 to 96000 steps.*decay_steps=96001",
-        ),
-        (
-            "optimizer.burn_in_steps=100000",
-            "burn_in_steps=100000 is not less than train.steps=100000",
-        ),
-        ("optimizer.name=adamw_independent optimizer.learning_rate=0", "has none: use 'adamw'"),
-        (
-            "optimizer.weight_decay_power=2 optimizer.learning_rate=0",
-            "has none: use 'adamw' with 1",
-        ),
-        (
-            "optimizer.schedule=warmup_stable_decay optimizer.decay_shape=exponential",
+            f"{DECAYING} optimizer.decay_shape=exponential",
             "'exponential' .*learning_rate=1.0 .*final_learning_rate=0.0: make that more than 0",
         ),
         ("decode.num_samples=2", "decode.num_samples .*beam.*sample"),
@@ -300,9 +292,8 @@ def test_a_run_takes_the_tokenizer_of_the_run_that_it_starts_from(folder, name):
 
 def test_masked_language_modelling_needs_a_mask_in_the_tokenizer_that_it_takes_over(folder):
     build(_config(folder, "causal_lm")).data.tokenizer.save(folder / "tokenizer.json")
-    with pytest.raises(
-        ValueError, match="'masked_lm' needs a tokenizer with 1 .*< mask >.*checkpoint.init_from"
-    ):
+    message = "'masked_lm' needs a tokenizer with 1 .*< mask >.*checkpoint.init_from"
+    with pytest.raises(ValueError, match=message):
         build(_config(folder, "masked_lm", checkpoint__init_from=str(folder)))
 
 
@@ -365,8 +356,7 @@ def test_an_independent_decay_is_a_share_of_noams_own_peak(folder):
 @pytest.mark.parametrize("changes", [{}, {"batch_size": 4}, {"packing": False}])
 def test_moments_have_halved_after_the_tokens_of_the_half_life(folder, changes):
     settings = {"batch_size": 8, "row_target_length": 32, "max_target_length": 16} | changes
-    config = _config(
-        folder, optimizer__beta2_half_life=2048.0, **{f"data__{k}": v for k, v in settings.items()}
-    )
+    overrides = {f"data__{name}": value for name, value in settings.items()}
+    config = _config(folder, optimizer__beta2_half_life=2048.0, **overrides)
     tokens = settings["batch_size"] * (16 if "packing" in changes else 32)
     assert optimizer_settings(config).beta2 ** (2048 / tokens) == pytest.approx(0.5)

@@ -66,25 +66,14 @@ def make_arrays(
         numbers = np.concatenate(rows).astype(column.dtype)
         return numbers.repeat(math.prod(column.shape)).reshape(-1, *column.shape)
 
-    return in_memory(
-        {name: entries(lengths[name], column) for name, column in columns.items()},
-        {name: np.cumsum([0, *lengths[name]]) for name in columns},
-        f"{n}, {list(columns)}, {shortest}, {longest}, {seed}",
-    )
-
-
-def in_memory(
-    columns: Mapping[str, np.ndarray], offsets: Mapping[str, np.ndarray], fingerprint: str
-) -> TokenArrays:
-    """Token arrays that no file holds."""
-    counts = Counts(examples=0, characters=0, empty={}, labels={}, too_long=0, content="")
+    offsets = {name: np.cumsum([0, *lengths[name]]) for name in columns}
     return TokenArrays(
-        columns=columns,
+        columns={name: entries(lengths[name], column) for name, column in columns.items()},
         offsets=offsets,
         lengths={name: lengths_of(ends) for name, ends in offsets.items()},
         ids={},
-        counts=counts,
-        fingerprint=fingerprint,
+        counts=Counts(examples=0, characters=0, empty={}, labels={}, too_long=0, content=""),
+        fingerprint=f"{n}, {list(columns)}, {shortest}, {longest}, {seed}",
         folder=Path(),
     )
 

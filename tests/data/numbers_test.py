@@ -37,10 +37,6 @@ def encode(examples, tokenizer, labels, limits):
     }, too_long
 
 
-def prompt(lines, tokenizer, labels, limits):
-    return {"inputs": [json.loads(line)[: limits.source] for line in lines]}, ()
-
-
 COLUMNS = {
     "inputs": Column("source", shape=(3,), dtype="float32"),
     "coarse": Column("source", along="inputs", shape=(3,), dtype="uint8"),
@@ -52,7 +48,7 @@ RECIPE = Recipe(
     reads=NUMBERS,
     columns=COLUMNS,
     encode=encode,
-    prompt=prompt,
+    prompt=encode,
     tokenized=False,
 )
 

@@ -52,11 +52,8 @@ def test_bytes_are_utf8_bytes_plus_four():
 def test_words_are_ordered_by_count_then_alphabet():
     texts = ["b b b  zebra apple", "b apple zebra <unk>", "rare \u00a0"]
     tokenizer = train_tokenizer("words", texts, 7)
-    assert tokenizer.encode(["b apple zebra", "zebra  rare b <unk>", ""]) == [
-        [4, 5, 6],
-        [6, UNK_ID, 4, UNK_ID],
-        [],
-    ]
+    ids = tokenizer.encode(["b apple zebra", "zebra  rare b <unk>", ""])
+    assert ids == [[4, 5, 6], [6, UNK_ID, 4, UNK_ID], []]
     assert tokenizer.decode([4, UNK_ID, 6]) == "b <unk> zebra"
 
 
@@ -103,12 +100,9 @@ def test_words_have_the_ids_that_they_have_after_a_blank(kind):
 
 def test_every_word_has_an_id():
     tokenizer = train_tokenizer("words", ["a b"], 9)
-    assert tokenizer.encode_words([["a", "", "new", "b"], []]) == [
-        [[4], [UNK_ID], [UNK_ID], [5]],
-        [],
-    ]
-    spaced = tokenizer.encode_words([["a b"]])  # CoNLL-U has such words
-    assert spaced == [[[4, 5]]]
+    sentences = [["a", "", "new", "b"], [], ["a b"]]  # CoNLL-U has words with blanks
+    expected = [[[4], [UNK_ID], [UNK_ID], [5]], [], [[4, 5]]]
+    assert tokenizer.encode_words(sentences) == expected
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -161,9 +155,8 @@ def test_bad_settings_and_files(tmp_path):
         with pytest.raises(ValueError, match=f"data.tokenizer.vocab_size={size}"):
             train_tokenizer(kind, corpus(), size)
     characters = len(set("".join(corpus())))
-    with pytest.raises(
-        ValueError, match=f"'bpe' needs {characters} more.*at least {characters + 4}"
-    ):
+    message = f"'bpe' needs {characters} more.*at least {characters + 4}"
+    with pytest.raises(ValueError, match=message):
         train_tokenizer("bpe", corpus(), 12)
     train_tokenizer("bpe", corpus(), characters + 4)  # and no more
     with pytest.raises(FileNotFoundError, match="nothing.json"):

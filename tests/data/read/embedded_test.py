@@ -14,13 +14,9 @@ from transformer_jax.data.read.sources import LABELLED, PAIRS, TAGGED, TEXTS
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("embedded")
-
-
-@pytest.fixture
-def load(cache):
+def load(tmp_path_factory):
     """(columns, splits, settings) -> the examples."""
+    cache = tmp_path_factory.mktemp("embedded")
 
     def load(columns, *splits, text="source", label="", **changes) -> Examples:
         features = dict(text_feature=text, label_feature=label)

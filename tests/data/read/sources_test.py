@@ -57,7 +57,6 @@ FEATURES = {
     TAGGED: {"text_feature": "source", "label_feature": "tags"},
 }
 TOY_FEATURES = {
-    PAIRS: {},
     TEXTS: {"text_feature": "en"},
     LABELLED: {"text_feature": "en", "label_feature": "class"},
     TAGGED: {"text_feature": "tags", "label_feature": "numbers"},
