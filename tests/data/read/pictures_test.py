@@ -117,27 +117,9 @@ def test_what_is_no_image_or_label_in_parquet_is_refused(tmp_path, values, label
 
 
 class ToyImages(tfds.core.GeneratorBasedBuilder):
-    """The drawn images. TFDS knows it as "toy_images"."""
+    """The drawn images, with a box in some, and a crowd. TFDS knows it as "toy_images"."""
 
     VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        features = {
-            "image": tfds.features.Image(shape=(None, None, 1), encoding_format="png"),
-            "label": tfds.features.ClassLabel(names=list(drawn_images.LABELS)),
-        }
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
-
-    def _split_generators(self, dl_manager):
-        return {split: self._generate_examples(split) for split in ("train", "test")}
-
-    def _generate_examples(self, split):
-        for number, (pixels, label) in enumerate(pairs(split)):
-            yield f"{number:03}", {"image": io.BytesIO(images.png(pixels)), "label": label}
-
-
-class ToyBoxes(ToyImages):
-    """The drawn images with a box each, and a crowd. TFDS knows it as "toy_boxes"."""
 
     def _info(self):
         objects = {
@@ -147,22 +129,27 @@ class ToyBoxes(ToyImages):
         }
         features = {
             "image": tfds.features.Image(shape=(None, None, 1), encoding_format="png"),
+            "label": tfds.features.ClassLabel(names=list(drawn_images.LABELS)),
             "objects": tfds.features.Sequence(objects),
         }
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples(split) for split in ("train", "test")}
+
     def _generate_examples(self, split):
         boxes = [tfds.features.BBox(0.0, 0.25, 0.5, 1.0), tfds.features.BBox(0.0, 0.0, 1.0, 1.0)]
-        for number, (pixels, _) in enumerate(pairs(split)):
+        for number, (pixels, label) in enumerate(pairs(split)):
             objects = [
                 {"bbox": box, "label": which, "is_crowd": bool(which)}
                 for which, box in enumerate(boxes[: number % 3])
             ]
-            yield f"{number:03}", {"image": io.BytesIO(images.png(pixels)), "objects": objects}
+            example = {"image": io.BytesIO(images.png(pixels)), "label": label, "objects": objects}
+            yield f"{number:03}", example
 
 
 def test_tfds_has_boxes_in_pixels(tmp_path):
-    fields = {"name": "toy_boxes", "text_feature": "image", "label_feature": "objects"}
+    fields = {"name": "toy_images", "text_feature": "image", "label_feature": "objects"}
     settings = source_settings("tfds", tmp_path, **fields)
     examples = concatenate(sources.read(settings, sources.BOXED, ("test",)))
     numbers = {pixels.tobytes(): number for number, (pixels, _) in enumerate(pairs("test"))}
@@ -177,7 +164,7 @@ def test_tfds_has_boxes_in_pixels(tmp_path):
         assert (rows, columns) == pixels.shape[:2] and labels == ["cat", "dog"][:count]
         assert boxes == expected[:count]
     wrong = dataclasses.replace(settings, label_feature="image")
-    with pytest.raises(ValueError, match="'image': toy_boxes.*'bbox' and a 'label'.*objects"):
+    with pytest.raises(ValueError, match="'image': toy_images.*'bbox' and a 'label'.*objects"):
         next(sources.read(wrong, sources.BOXED, ("test",)))
 
 
