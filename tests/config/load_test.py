@@ -219,25 +219,14 @@ def test_json_keeps_every_value(tmp_path):
     assert again.data.train == ("a", "b") and again.model.num_encoder_layers is None
 
 
-@pytest.mark.parametrize(
-    ("change", "parts"),
-    [
-        ({"model.d_fff": 3}, ["model.d_fff"]),
-        # A work directory from before tasks had a section of their own.
-        ({"objective.name": None, "objective.z_loss": 0.0}, ["objective.name, objective.z_loss"]),
-    ],
-)
-def test_json_of_another_version_is_refused(tmp_path, change, parts):
-    kinds = json.loads(overrides.to_json(overrides.load(DEFAULT)))
-    for key, value in change.items():
-        section, name = key.split(".")
-        kinds.setdefault(section, {})[name] = value
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(kinds))
-    with pytest.raises(ValueError, match="config.json") as error:
-        overrides.load(str(file))
-    parts = [*parts, "another version", "--workdir"]
-    assert all(part in str(error.value) for part in parts), error.value
+# The second is from before tasks had a section of their own.
+@pytest.mark.parametrize("section", [{"model": {"d_fff": 3}}, {"objective": {"a": 0, "b": 1}}])
+def test_json_of_another_version_is_refused(tmp_path, section):
+    (tmp_path / "config.json").write_text(json.dumps(section))
+    (name,) = section
+    keys = ", ".join(f"{name}.{key}" for key in section[name])
+    with pytest.raises(ValueError, match=f"config.json: .* {keys}, .*another version.*--workdir"):
+        overrides.load(str(tmp_path / "config.json"))
 
 
 def test_a_key_that_is_added_to_the_default_changes_no_run(tmp_path, monkeypatch):

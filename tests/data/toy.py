@@ -6,25 +6,15 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from tests.defaults import settings
 from transformer_jax.data.read.examples import SourceSettings
 
 
 def source_settings(source: str, folder: Path, **changes: Any) -> SourceSettings:
     """The settings of a source that reads from `folder` and keeps what it prepares below it."""
-    unchanged: dict[str, Any] = dict(
-        source=source,
-        dir=str(folder),
-        name="",
-        source_language="en",
-        target_language="de",
-        text_feature="text",
-        label_feature="label",
-        prefix="",
-        document_separator="\n",
-        skip_bad_lines=False,
-        cache_dir=str(folder / "cache"),
-    )
-    return SourceSettings(**(unchanged | changes))
+    places = {"source": source, "dir": str(folder), "cache_dir": str(folder / "cache")}
+    features = {"text_feature": "text", "label_feature": "label"}
+    return settings(SourceSettings, "data", **(places | features | changes))
 
 
 class ToyTranslation(tfds.core.GeneratorBasedBuilder):
