@@ -87,9 +87,8 @@ def test_what_each_part_sets_itself_has_no_effect():
 
 
 def test_settings_without_effect_for_the_same_reason_are_named_together():
-    with pytest.raises(
-        ValueError, match="^decode.seed=1 and decode.top_k=5 have no effect with dec"
-    ):
+    message = "^decode.seed=1 and decode.top_k=5 have no effect with dec"
+    with pytest.raises(ValueError, match=message):
         check("decode.top_k=5", "decode.seed=1")
 
 

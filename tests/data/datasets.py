@@ -13,14 +13,7 @@ from transformer_jax.config.load import load
 from transformer_jax.configs import default
 from transformer_jax.data.dataset import Dataset
 from transformer_jax.data.prepare.recipe import NumberedBatch, Recipe
-from transformer_jax.data.read.sources import (
-    LABELLED,
-    NUMBERS,
-    PAIRS,
-    PICTURES,
-    TAGGED,
-    TEXTS,
-)
+from transformer_jax.data.read.sources import LABELLED, NUMBERS, PAIRS, PICTURES, TAGGED, TEXTS
 from transformer_jax.data.settings import DataSettings
 from transformer_jax.tasks import TASKS
 

@@ -54,10 +54,7 @@ def test_coco_says_where_boxes_are_cut_to_the_image(tmp_path, folder):
     rows = list(read_coco(coco(tmp_path, folder), skip_bad=False))
     assert [len(image.data) > 50 for image, *_ in rows] == [True] * 4
     assert all(size == [30, 40] for _, size, *_ in rows)
-    assert rows[0][2:] == (
-        [[1.5, 2, 11.5, 22, 200, 0], [30, 20, 40, 30, 50, 1]],
-        ["cat", "dog"],
-    )
+    assert rows[0][2:] == ([[1.5, 2, 11.5, 22, 200, 0], [30, 20, 40, 30, 50, 1]], ["cat", "dog"])
     assert rows[1][2] == [[0, 0, 5, 5, 100, 0], [40, 5, 40, 10, 25, 0]]
     assert rows[3][2:] == ([], [])
     examples = dict(zip(BOXED, map(list, zip(*rows, strict=True)), strict=True))

@@ -16,10 +16,8 @@ def file(folder: Path, text: str) -> Path:
     return folder / "f"
 
 
-def read(reader, columns, *settings, skip_bad=False):
-    """The columns of all rows."""
-    rows = reader(*settings, skip_bad=skip_bad)
-    return dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
+def read(reader, *arguments):
+    return list(reader(*arguments, skip_bad=False))
 
 
 TABLE = "id\tsentence\tlabel\n7\ta \"b\tyes\n8\tc'\u2028\u00a0 d\tno\n"
@@ -105,7 +103,7 @@ SCAN = "IN: jump twice OUT: I_JUMP I_JUMP\nIN: run OUT: I_RUN\n"
     ],
 )
 def test_each_format_is_read_as_it_is_meant(tmp_path, reader, settings, text, rows):
-    assert list(reader(file(tmp_path, text), *settings, skip_bad=False)) == rows
+    assert read(reader, file(tmp_path, text), *settings) == rows
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,7 @@ def test_each_format_is_read_as_it_is_meant(tmp_path, reader, settings, text, ro
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path, reader, settings, text, message):
     with pytest.raises(ValueError, match=message):
-        list(reader(file(tmp_path, text), *settings, skip_bad=False))
+        read(reader, file(tmp_path, text), *settings)
 
 
 def test_lines_that_may_be_skipped_do_not_make_words_of_another_format(tmp_path):
@@ -138,10 +136,10 @@ def test_lines_that_may_be_skipped_do_not_make_words_of_another_format(tmp_path)
 
 def test_a_header_that_is_read_as_a_row_is_warned_of(tmp_path, caplog):
     rows = "pos\ta\nneg\tb\npos\tc\nneg\td\n"
-    read(parse.read_table, LABELLED, file(tmp_path, rows), "1", "0")
+    read(parse.read_table, file(tmp_path, rows), "1", "0")
     assert not caplog.messages
-    examples = read(parse.read_table, LABELLED, file(tmp_path, f"label\ttext\n{rows}"), "1", "0")
-    assert examples["label"][0] == "label"
+    first, *_ = read(parse.read_table, file(tmp_path, f"label\ttext\n{rows}"), "1", "0")
+    assert first == ("text", "label")
     (message,) = caplog.messages
     assert "f:1: the label 'label' is on no other line" in message
 
@@ -165,14 +163,12 @@ def test_named_fields_of_objects(tmp_path, ending):
     texts = [{"label": str(row["label"]), "tags": list(map(str, row["tags"]))} for row in OBJECTS]
     rows = OBJECTS if ending == "json" else [a | b for a, b in zip(OBJECTS, texts, strict=True)]
     reader, path = objects(tmp_path, ending, rows)
-    examples = read(reader, LABELLED, LABELLED, path, "text", "label")
-    assert examples == {"text": ["a b", "é"], "label": ["1", "no"]}
-    examples = read(reader, TAGGED, TAGGED, path, "words", "tags")
-    assert examples == {"words": [["a", "b"], []], "tags": [["X", "2"], []]}
-    with pytest.raises(
-        ValueError, match="(no field 'body'; its fields are|one 'body' among its columns) text"
-    ):
-        read(reader, TEXTS, TEXTS, path, "body")
+    assert read(reader, LABELLED, path, "text", "label") == [("a b", "1"), ("é", "no")]
+    tagged = read(reader, TAGGED, path, "words", "tags")
+    assert tagged == [(["a", "b"], ["X", "2"]), ([], [])]
+    message = "(no field 'body'; its fields are|one 'body' among its columns) text"
+    with pytest.raises(ValueError, match=message):
+        read(reader, TEXTS, path, "body")
 
 
 def test_pages_of_parquet_that_are_broken_are_told_with_their_file(tmp_path):
@@ -182,23 +178,22 @@ def test_pages_of_parquet_that_are_broken_are_told_with_their_file(tmp_path):
     for broken in (b"\4\0\0\0a b", b"\3\0\0\0\xffxx"):  # another length, no UTF-8
         path.write_bytes(data.replace(b"\3\0\0\0a b", broken))
         with pytest.raises(ValueError, match="f: not a whole Parquet file"):
-            read(parse.read_parquet, TEXTS, TEXTS, path, "text")
+            read(parse.read_parquet, TEXTS, path, "text")
 
 
 @pytest.mark.parametrize("ending", ["json", "parquet"])
 def test_numbers_come_as_lists_of_whatever_depth(tmp_path, ending):
-    values = {"given": [[[1.5, 2], [3, 4]], [[0.25, -1]]], "asked": [7, 1e-3]}
-    rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    one, other = [[1.5, 2], [3, 4]], [[0.25, -1]]
+    rows = [{"given": one, "asked": 7}, {"given": other, "asked": 1e-3}]
     reader, path = objects(tmp_path, ending, rows)
-    examples = read(reader, NUMBERS, NUMBERS, path, "given", "asked")
-    assert examples == {"features": values["given"], "values": [[7], [1e-3]]}
+    assert read(reader, NUMBERS, path, "given", "asked") == [(one, [7]), (other, [1e-3])]
 
 
 @pytest.mark.parametrize("value", ['"1"', "null", "true", "[1, [NaN]]", "1e999", '{"a": 1}'])
 def test_what_is_no_finite_number_is_refused_with_its_line(tmp_path, value):
     path = file(tmp_path, f'{{"x": [1], "y": [2]}}\n{{"x": {value}, "y": 0}}')
     with pytest.raises(ValueError, match="f:2: the field 'x' holds .*, which is no finite number"):
-        read(parse.read_json, NUMBERS, NUMBERS, path, "x", "y")
+        read(parse.read_json, NUMBERS, path, "x", "y")
 
 
 @pytest.mark.parametrize("ending", ["json", "parquet"])
@@ -206,21 +201,16 @@ def test_dots_reach_into_nested_objects_unless_a_field_has_them(tmp_path, ending
     rows = [{"pair": {"en": "a", "de": {"text": "b"}}, "pair.en": "c"}, {"pair": {"en": "d"}}]
     rows[1] |= {"pair.en": "f", "pair": {"en": "d", "de": {"text": "e"}}}
     reader, path = objects(tmp_path, ending, rows)
-    assert read(reader, PAIRS, PAIRS, path, "pair.de.text", "pair.de.text") == {
-        "source": ["b", "e"],
-        "target": ["b", "e"],
-    }
+    assert read(reader, PAIRS, path, "pair.de.text", "pair.de.text") == [("b", "b"), ("e", "e")]
     if ending == "json":
-        assert read(reader, TEXTS, TEXTS, path, "pair.en") == {"text": ["c", "f"]}
-        with pytest.raises(
-            ValueError, match="f:1: there is no field 'pair.fr.text'; its fields are"
-        ):
-            read(reader, TEXTS, TEXTS, path, "pair.fr.text")
+        assert read(reader, TEXTS, path, "pair.en") == [("c",), ("f",)]
+        with pytest.raises(ValueError, match="f:1: there is no field 'pair.fr.text'; its fields"):
+            read(reader, TEXTS, path, "pair.fr.text")
     with pytest.raises(ValueError, match="(no field|expected one) 'other.en'"):
-        read(reader, TEXTS, TEXTS, path, "other.en")
+        read(reader, TEXTS, path, "other.en")
 
 
 def test_words_and_tags_may_be_separated_by_blanks_and_nothing_else(tmp_path):
     path = file(tmp_path, json.dumps({"words": "the\u00a0old dog", "tags": " DET  NOUN"}))
-    examples = read(parse.read_json, TAGGED, TAGGED, path, *TAGGED)
-    assert examples == {"words": [["the\u00a0old", "dog"]], "tags": [["DET", "NOUN"]]}
+    rows = read(parse.read_json, TAGGED, path, *TAGGED)
+    assert rows == [(["the\u00a0old", "dog"], ["DET", "NOUN"])]

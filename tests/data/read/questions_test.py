@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tests.data.read.parse_test import read
 from transformer_jax.data.read import parse, questions
 from transformer_jax.data.read.sources import PAIRS
 
@@ -16,10 +17,6 @@ BABI = """1 Mary moved to the bathroom.
 1 Ann slept.
 2 Who slept?\tAnn\t1
 """
-
-
-def read(reader, *arguments):
-    return list(reader(*arguments, skip_bad=False))
 
 
 def test_a_question_of_babi_comes_with_its_story_so_far(tmp_path):
