@@ -26,9 +26,9 @@ def arrays():
     return dataclasses.replace(base, columns={"targets": TEXT}, offsets={"targets": offsets})
 
 
-def readers(rows=None, batch_size=4, streams=2):
+def readers(length=LENGTH, batch_size=4, streams=2):
     return contiguous_streams(
-        arrays(), eos=EOS, length=LENGTH, batch_size=batch_size, streams=streams, rows=rows
+        arrays(), eos=EOS, length=length, batch_size=batch_size, streams=streams
     )
 
 
@@ -68,8 +68,7 @@ def test_a_state_continues_with_the_next_batch():
 
 
 def test_what_decides_the_batches_is_in_the_fingerprint():
-    others = [readers(batch_size=2), readers(streams=4)]
-    others.append(contiguous_streams(arrays(), eos=EOS, length=LENGTH + 1, batch_size=4, streams=2))
+    others = [readers(batch_size=2), readers(streams=4), readers(length=LENGTH + 1)]
     assert len({readers().fingerprint} | {other.fingerprint for other in others}) == 4
     assert readers().fingerprint == readers().fingerprint
 

@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import functools
 import itertools
 import json
@@ -69,14 +70,23 @@ def test_packed_rows_hold_the_examples_of_the_shuffled_order(case):
     assert min(count.total() for count in counts) > 4 * streams.PACKING_BINS  # several to a row
 
 
+@dataclasses.dataclass(frozen=True)
+class Shuffled:
+    """Draws an order for the tokens of every example."""
+
+    def __call__(self, example, rng):
+        return {"targets": rng.permutation(example["targets"])}
+
+
 @pytest.mark.parametrize("packing", [True, False])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, "corrupted"])
 def test_restored_streams_continue_exactly_from_every_point(case, packing):
-    columns, draw = CASES[case]
+    columns, draw = CASES.get(case, (TEXTS, None))
+    changes = {"draw": draw, "corrupt": Shuffled() if case == "corrupted" else None}
     arrays = make_arrays(90, columns)
 
     def make():
-        return make_streams(arrays, columns=columns, packing=packing, draw=draw)
+        return make_streams(arrays, columns=columns, packing=packing, **changes)
 
     stream = make()
     states, batches = [], []
