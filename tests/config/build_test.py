@@ -194,8 +194,11 @@ def test_settings_of_jax_with_which_a_config_is_another_run_are_refused(folder, 
         jax.config.update(name, before)
 
 
-def test_a_model_of_a_given_size_needs_no_data(tmp_path):
-    assert build(_config(tmp_path / "nowhere", model__vocab_size=9)).model.config.vocab_size == 9
+def test_a_model_of_a_given_size_needs_no_data_before_it_is_trained(tmp_path):
+    run = build(_config(tmp_path / "nowhere", model__vocab_size=9))
+    assert run.model.config.vocab_size == 9 and run.abstract_batch()["targets"].shape == (4, 16)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        run.train_streams()
 
 
 def test_none_takes_its_value_from_another_key(folder):

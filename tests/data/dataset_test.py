@@ -23,7 +23,6 @@ from tests.data.datasets import (
 from tests.data.numbered import assert_same
 from transformer_jax.data.prepare import prepare
 from transformer_jax.data.prepare.summary import likely_mistakes
-from transformer_jax.data.prepare.tokenizer import train_tokenizer
 from transformer_jax.data.read import sources
 from transformer_jax.data.read.examples import concatenate
 from transformer_jax.data.settings import Part
@@ -103,17 +102,6 @@ def test_a_split_that_the_config_leaves_out_is_not_there(folder):
         data.split("test")
     held_out = dataset(folder, splits=SPLITS | {"validation": ()}, validation_size=2)
     assert held_out.has("validation")
-
-
-def test_nothing_is_read_before_it_is_asked_for(folder):
-    tokenizer = train_tokenizer("bytes", (), 0)
-    tokenizer.save(folder / "tokenizer.json")
-    data = dataset(folder / "nowhere", "causal_lm", tokenizer_file=folder / "tokenizer.json")
-    assert data.tokenizer.fingerprint == tokenizer.fingerprint
-    assert data.batch_shapes()["targets"] == ((4, 16), "int32")
-    data.prompts(["a"])
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        data.train_streams()
 
 
 def test_long_examples_are_left_out_of_training_and_counted_in_a_warning(folder, caplog):
