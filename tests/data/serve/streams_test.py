@@ -10,7 +10,7 @@ import pytest
 
 from tests.data.numbered import CASES, PAIRS, TEXTS, Noise, assert_same, make_arrays, numbers
 from transformer_jax.data.prepare.arrays import TokenArrays
-from transformer_jax.data.serve import streams
+from transformer_jax.data.serve import mixture, streams
 from transformer_jax.data.serve.streams import shuffled_streams
 
 
@@ -39,7 +39,7 @@ def padded_order(arrays, streams, batches):
 
 
 # Multiples neither of the streams nor of the batch; Grain does not shuffle the few.
-@pytest.mark.parametrize("n", [21, 85])
+@pytest.mark.parametrize("n", [21, mixture.FEW + 5])
 def test_every_epoch_has_every_example_once_in_a_new_order(n):
     arrays, batches = make_arrays(n), 3 * n // 8 + 1
     stream = make_streams(arrays, packing=False)
