@@ -206,9 +206,8 @@ def test_patches_are_blocks_of_pixels_where_the_grid_says(channels):
         np.testing.assert_array_equal(patch, block.reshape(-1))
         assert (rows, columns) == (3, 5)
     assert len({tuple(place) for place in places}) == 15
-    np.testing.assert_array_equal(
-        images.joined(patches, places, settings(channels=channels)), pixels
-    )
+    joined = images.joined(patches, places, settings(channels=channels))
+    np.testing.assert_array_equal(joined, pixels)
 
 
 def test_a_sheet_shows_every_image_at_its_place():

@@ -30,13 +30,9 @@ def test_permutation_is_a_bijection(size):
         assert set(grammar.permute(seed, np.arange(size), size)) == set(range(size))
 
 
-def test_permutation_depends_on_seed_and_not_on_the_block():
-    indices = np.arange(1000)
-    permuted = grammar.permute(3, indices, grammar.SIZE)
-    assert np.array_equal(permuted[500:], grammar.permute(3, indices[500:], grammar.SIZE))
-    assert not np.any(permuted == grammar.permute(4, indices, grammar.SIZE))
-    # Spread over the whole range: each tenth of it gets about a tenth.
-    shares = np.bincount(permuted * 10 // grammar.SIZE, minlength=10) / len(indices)
+def test_permutation_spreads_over_the_whole_range():
+    permuted = grammar.permute(3, np.arange(1000), grammar.SIZE)
+    shares = np.bincount(permuted * 10 // grammar.SIZE, minlength=10) / len(permuted)
     assert np.all((shares > 0.05) & (shares < 0.15))
 
 
