@@ -226,20 +226,18 @@ def test_other_content_in_files_of_the_same_names_sizes_and_times_is_prepared_an
         for same in (path, other / path.name):
             os.utime(same, ns=(10**18, 10**18))
 
-    def everything(data):
+    def everything_of(folder):
+        there = dataclasses.replace(source, dir=str(folder))
+        data = dataset(first.parent, task, source=there)
         batch = {name: rows.tolist() for name, rows in next(data.train_streams()).items()}
         return data.tokenizer.fingerprint, data.labels, data.train_streams().fingerprint, batch
 
-    def of(folder):
-        there = dataclasses.replace(source, dir=str(folder))
-        return everything(dataset(first.parent, task, source=there))
-
-    before, elsewhere = of(first), of(other)
+    before, elsewhere = everything_of(first), everything_of(other)
     assert all(ours != theirs for ours, theirs in zip(before, elsewhere, strict=True) if ours)
     first.rename(folder / "old")
     other.rename(first)
-    assert of(first) == elsewhere
-    assert of(folder / "old") == before  # where content is the same, so is all that follows
+    assert everything_of(first) == elsewhere
+    assert everything_of(folder / "old") == before  # what follows from the same content is the same
 
 
 def test_content_that_a_set_is_not_found_by_is_found_by_a_check(folder, monkeypatch):
