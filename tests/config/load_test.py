@@ -109,13 +109,6 @@ def test_a_mapping_is_checked_as_strictly(bad):
         overrides.load(DEFAULT, bad)
 
 
-def test_none_can_be_set_and_unset(written):
-    file = written("config.model.head_dim = int(arg)")
-    assert overrides.load(f"{file}:12").model.head_dim == 12
-    assert overrides.load(f"{file}:12", ["model.head_dim=None"]).model.head_dim is None
-    assert overrides.load(f"{file}:12", {"model.head_dim": 8}).model.head_dim == 8
-
-
 def test_a_derived_value_follows_the_override_or_is_told(written):
     steps = "config.train.get_ref('steps')"
     file = written(f"config.optimizer.warmup_steps = {steps} // 10")

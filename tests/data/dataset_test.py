@@ -148,6 +148,9 @@ def test_prompts_come_by_their_numbers_and_a_warning_counts_those_that_are_too_l
     folder, caplog, task
 ):
     data = dataset(folder, task)
+    longest = 7 if task in ("causal_lm", "translation") else 6  # that training would take
+    data.prompts([" ".join("a" * longest)])
+    assert not caplog.text
     rows = rows_of(data.prompts(PROMPTS))
     limits = data.settings.limits("truncate")
     expected, _ = TASKS[task].recipe.prompt(PROMPTS, data.tokenizer, data.labels, limits)
@@ -174,14 +177,6 @@ def test_a_prefix_stands_before_prompts_where_it_does_before_what_is_trained_on(
     prefixed = dataset(folder, task, source=source)
     lengths = [len(rows_of(data.prompts(["a"]))[0]) for data in (plain, prefixed)]
     assert lengths[1] - lengths[0] == (0 if _train(prefixed) == _train(plain) else 2)
-
-
-def test_prompts_that_fit_are_not_cut(folder, caplog):
-    """The longest that training would take."""
-    for task in TOKENIZED:
-        length = 7 if task in ("causal_lm", "translation") else 6
-        dataset(folder, task).prompts([" ".join("a" * length)])
-    assert not caplog.text
 
 
 @pytest.mark.parametrize(

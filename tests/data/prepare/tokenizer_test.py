@@ -98,13 +98,6 @@ def test_words_have_the_ids_that_they_have_after_a_blank(kind):
     assert flat == tokenizer.encode([f" {' '.join(words)}" for words in sentences])
 
 
-def test_every_word_has_an_id():
-    tokenizer = train_tokenizer("words", ["a b"], 9)
-    sentences = [["a", "", "new", "b"], [], ["a b"]]  # CoNLL-U has words with blanks
-    expected = [[[4], [UNK_ID], [UNK_ID], [5]], [], [[4, 5]]]
-    assert tokenizer.encode_words(sentences) == expected
-
-
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_special_ids_are_skipped_or_end_the_text_and_never_come_from_text(kind):
     tokenizer = train_tokenizer(kind, ["a b < eos > < pad > < bos >"] * 3, 260)
