@@ -82,12 +82,6 @@ def test_parts_of_one_set_are_read_prefixed_and_scored_apart(models):
         assert texts[0][upper] == f"upper: {texts[1][lower]}"
         assert texts[0][lower] == f"lower: {texts[1][upper]}"
         assert texts[1][upper] == texts[1][lower].upper()
-    # Trained on by weight: rows of three "upper" to one "lower".
-    ids = {run.data.tokenizer.encode([prefix])[0][0] for prefix in ("upper:", "lower:")}
-    assert len(ids) == 2
-    assert not split.in_train()[:7].any() or split.in_train()[:7].tolist() == (
-        split.in_train()[7:].tolist()
-    )
     params = initial(run)
     scores, _ = score(run, params, split)
     ours = [text for (text,) in results(run, params, split.examples["source"])]
