@@ -23,10 +23,6 @@ MASK_ID = 1000
 RATE = 0.15
 
 
-def drawing(rate):
-    return Drawing(rate, 3.0, Limits(80, 40, "drop"), training=True)
-
-
 def documents(n, length):
     """n rows [bos, ordinary tokens and a few unknown ones, eos] and their positions."""
     tokens = np.random.default_rng(5).integers(UNK_ID, MASK_ID, (n, length), dtype=np.int32)
@@ -37,14 +33,11 @@ def documents(n, length):
     }
 
 
-def mask(batch, seed=0, rate=RATE, mask_id=MASK_ID):
-    return masking(rate, mask_id)(batch, np.random.default_rng(seed))
-
-
-def masking(rate, mask_id):
-    """Of a tokenizer whose last id is that of the mask."""
+def mask(batch, seed=0, rate=RATE):
+    """The batch as masked for a tokenizer whose last id is the mask's."""
     silent = PAD_ID, EOS_ID, BOS_ID
-    return Masking(rate, mask_id, silent, (*silent, UNK_ID, mask_id), mask_id + 1)
+    masking = Masking(rate, MASK_ID, silent, (*silent, UNK_ID, MASK_ID), MASK_ID + 1)
+    return masking(batch, np.random.default_rng(seed))
 
 
 def assert_share(count, n, probability):
@@ -90,7 +83,8 @@ def test_a_tokenizers_own_special_ids_are_neither_masked_nor_drawn():
     special = SpecialIds(pad=0, eos=102, bos=101, unk=100, mask=103)
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel({str(n): n for n in range(150)}))
     assert RECIPE.draw is not None
-    draw = RECIPE.draw(Tokenizer(library, special), drawing(0.5))
+    drawing = Drawing(0.5, 3.0, Limits(80, 40, "drop"), training=True)
+    draw = RECIPE.draw(Tokenizer(library, special), drawing)
     batch = documents(200, 200)
     batch["inputs"] = np.random.default_rng(0).integers(90, 115, (200, 200), dtype=np.int32)
     masked = draw(batch, np.random.default_rng(1))

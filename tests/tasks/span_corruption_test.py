@@ -89,11 +89,6 @@ def test_masks_are_drawn_as_t5_draws_them(length):
     assert np.abs(ours - theirs).max() < 5 * np.sqrt(0.5 / runs)
 
 
-def corrupt_of(tokenizer, limits):
-    assert RECIPE.corrupt is not None
-    return RECIPE.corrupt(tokenizer, Drawing(0.15, 3.0, limits, training=True))
-
-
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
@@ -103,8 +98,9 @@ def corrupt_of(tokenizer, limits):
 )
 def test_too_many_spans_and_too_short_targets_are_refused(limits, message):
     tokenizer = train_tokenizer("bytes", [], 0, RECIPE.extra_tokens)
+    assert RECIPE.corrupt is not None
     with pytest.raises(ValueError, match=message):
-        corrupt_of(tokenizer, limits)
+        RECIPE.corrupt(tokenizer, Drawing(0.15, 3.0, limits, training=True))
 
 
 def test_samples_show_what_the_model_puts_behind_each_sentinel(models):
