@@ -6,16 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.tasks.small import (
-    LANGUAGE_MODEL,
-    beside,
-    decoding,
-    log_probabilities,
-    losses,
-    results,
-    score,
-    stream,
-)
+from tests.tasks.small import LANGUAGE_MODEL, beside, decoding, log_probabilities, results, score
 from transformer_jax.data.prepare.tokenizer import EOS_ID
 
 
@@ -33,7 +24,7 @@ def test_perplexity_a_word_is_that_of_the_bytes_of_all_texts(models):
     assert tokens == sum(len(text.encode()) + 1 for text in texts)  # nothing is lost in pieces
     assert len(texts) < sum(len(numbers[numbers >= 0]) for _, numbers in split.batches)
     words = sum(len(text.split()) + len(text.removesuffix("\n").split("\n")) for text in texts)
-    metrics = losses(run, params, split)
+    metrics = run.task.losses(run.trained(params), split)
     assert metrics["word_perplexity"] == pytest.approx(np.exp(nats / words), rel=1e-4)
     assert metrics["token_loss"] == pytest.approx(nats / tokens, rel=1e-5)
     assert metrics["perplexity"] == pytest.approx(np.exp(nats / tokens), rel=1e-4)
@@ -42,14 +33,14 @@ def test_perplexity_a_word_is_that_of_the_bytes_of_all_texts(models):
 def test_words_that_the_tokenizer_does_not_know_leave_no_perplexity_a_word(models):
     """Whatever is unknown is cheap to predict; an <unk> that the text holds is a word."""
     run, params = models("causal_lm")
-    split = run.data.split("test")
+    model, split = run.trained(params), run.data.split("test")
     (batch, numbers), *others = split.batches
     unknown = batch | {"targets": np.where(batch["targets"] > 3, 3, batch["targets"])}
     changed = dataclasses.replace(split, batches=[(unknown, numbers), *others])
-    assert "word_perplexity" not in losses(run, params, changed)
+    assert "word_perplexity" not in run.task.losses(model, changed)
     written = {"text": [f"{'<unk> ' * 99}{text}" for text in split.examples["text"]]}
     changed = dataclasses.replace(changed, examples=written)
-    assert "word_perplexity" in losses(run, params, changed)
+    assert "word_perplexity" in run.task.losses(model, changed)
 
 
 def test_the_likeliest_continuation_is_what_one_finds_token_by_token(models):
@@ -88,7 +79,7 @@ def test_a_stream_is_what_results_are(models):
     # Each sample and each line has draws of its own.
     assert len(set(by_line[0] + by_line[2])) > 3
     for number, (line, samples) in enumerate(zip(lines, by_line, strict=True)):
-        pieces = list(stream(run, params, line, number))
+        pieces = list(run.task.stream(run.trained(params), line, number))
         assert "".join(pieces) == "\n".join(samples) + "\n"
         assert len(pieces) > 3
     one = results(decoding(run, num_samples=1), params, lines)
@@ -106,7 +97,7 @@ def test_a_result_ends_before_a_stop_text_in_a_stream_too(models):
     run = decoding(run, stop=("never written", stop, prompt))
     ((cut,),) = results(run, params, [prompt])
     assert cut == prompt + written[: written.index(stop)] != whole
-    assert "".join(stream(run, params, prompt)) == cut + "\n"
+    assert "".join(run.task.stream(run.trained(params), prompt, 0)) == cut + "\n"
 
 
 def test_samples_of_a_language_model_continue_the_beginnings_of_texts(models):

@@ -68,7 +68,7 @@ def test_what_a_model_says_of_images_is_scored_and_given_for_their_paths(config)
     numbers = np.concatenate([numbers for _, numbers in split.batches])
     for number, row in zip(numbers, log_p, strict=True):
         assert number < 0 or labels[number] == run.data.labels[np.argmax(row)]
-    vectors = small.embed(run, params, paths)
+    vectors = run.trained(params).embed(paths)
     assert vectors.shape == (len(paths), 16) and np.unique(vectors, axis=0).shape == vectors.shape
     with pytest.raises(OSError, match="nowhere.png"):
         small.results(run, params, ["nowhere.png"])

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from tests.tasks.small import ALONE, LINES, embed, losses, score
+from tests.tasks.small import ALONE, LINES, score
 
 
 def test_only_a_language_model_has_a_perplexity_a_word(models):
     run, params = models("masked_lm")
-    metrics = losses(run, params, run.data.split("test"))
+    metrics = run.task.losses(run.trained(params), run.data.split("test"))
     assert "word_perplexity" not in metrics and metrics["perplexity"] > 1
 
 
@@ -29,9 +29,10 @@ def test_samples_of_masked_words_show_the_text_hidden_whole_and_filled(models):
 @pytest.mark.parametrize("task", ["masked_lm", "classification"])
 def test_vectors_of_lines_come_in_their_order_whatever_the_batches(models, task):
     run, params = models(task)
-    vectors = embed(run, params, LINES)
+    model = run.trained(params)
+    vectors = model.embed(LINES)
     assert vectors.shape == (len(LINES), 8) and np.isfinite(vectors).all()
     for number in ALONE:
-        (alone,) = embed(run, params, [LINES[number]])
+        (alone,) = model.embed([LINES[number]])
         np.testing.assert_allclose(alone, vectors[number], atol=1e-5)
     assert np.abs(vectors[0] - vectors[3]).max() > 1e-3

@@ -141,21 +141,9 @@ def log_probabilities(run, params, batch):
     return logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
 
 
-def losses(run, params, split):
-    return run.task.losses(run.trained(params), split)
-
-
 def score(run, params, split):
     return run.task.score(run.trained(params), split)
 
 
 def results(run, params, lines):
     return run.task.results(run.trained(params), lines)
-
-
-def stream(run, params, line, number=0):
-    return run.task.stream(run.trained(params), line, number)
-
-
-def embed(run, params, lines):
-    return run.trained(params).embed(lines)
