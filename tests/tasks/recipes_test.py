@@ -28,16 +28,11 @@ EXAMPLES = {
     "text": TEXTS,
     "label": ["good", "bad", "bad", "good", "good"],
     "words": WORDS,
-    "tags": [
-        ["DET", "NOUN", "VERB"],
-        ["VERB"],
-        ["DET", "NOUN", "X", "NOUN"],
-        ["NOUN", "X"],
-        [],
-    ],
+    "tags": [["DET", "NOUN", "VERB"], ["VERB"], ["DET", "NOUN", "X", "NOUN"], ["NOUN", "X"], []],
 }
 LABELS = {"label": ("bad", "good"), "tags": ("X", "NOUN", "VERB", "DET")}
 ROOMY = Limits(44, 48, "drop")
+LENGTHS = {"source": 50, "target": 52}  # of rows, by side
 DRAWING = Drawing(0.3, 3.0, ROOMY, training=True)
 
 
@@ -75,38 +70,33 @@ def corrupt_of(recipe):
     return recipe.corrupt(tokenizer_of(recipe), DRAWING) if recipe.corrupt else None
 
 
-def streams_of(recipe, *, packing, draw, batch_size=4, seed=0, arrays=None):
+def streams_of(recipe, arrays, *, packing, batch_size=4, seed=0):
     return shuffled_streams(
-        [arrays or arrays_of(recipe)],
+        [arrays],
         recipe.columns,
-        {name: side_length(column.side) for name, column in recipe.columns.items()},
+        {name: LENGTHS[column.side] for name, column in recipe.columns.items()},
         batch_size=batch_size,
         streams=2,
         packing=packing,
         seed=seed,
-        draw=draw,
+        draw=draw_of(recipe),
         corrupt=corrupt_of(recipe),
     )
 
 
-def side_length(side):
-    return {"source": 50, "target": 52}[side]
-
-
-@pytest.fixture
-def few_bins(monkeypatch):
-    monkeypatch.setattr(streams, "PACKING_BINS", 2)
+def scored_batches(recipe, arrays, batch_size):
+    functions = {"draw": draw_of(recipe), "corrupt": corrupt_of(recipe)}
+    return eval_batches([arrays], recipe.columns, batch_size=batch_size, **functions)
 
 
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("task", TOKENIZED)
-def test_training_batches_are_as_announced(task, packing, few_bins):
+def test_training_batches_are_as_announced(task, packing, monkeypatch):
+    monkeypatch.setattr(streams, "PACKING_BINS", 2)
     recipe = TASKS[task].recipe
-    expected = {
-        key: (4, side_length(column.side)) for key, column in recipe.batch_columns().items()
-    }
-    streams = streams_of(recipe, packing=packing, draw=draw_of(recipe))
-    for batch in itertools.islice(streams, 3):
+    expected = {key: (4, LENGTHS[column.side]) for key, column in recipe.batch_columns().items()}
+    batches = streams_of(recipe, arrays_of(recipe), packing=packing)
+    for batch in itertools.islice(batches, 3):
         assert {key: values.shape for key, values in batch.items()} == expected
         assert {values.dtype for values in batch.values()} == {np.dtype(np.int32)}
 
@@ -115,14 +105,7 @@ def test_training_batches_are_as_announced(task, packing, few_bins):
 def test_padding_weighs_nothing_in_the_loss(task):
     """Neither at the end of a row nor in a row without an example; everything else may count."""
     row = TASKS[task]
-    batches = eval_batches(
-        [arrays_of(row.recipe)],
-        row.recipe.columns,
-        batch_size=16,
-        draw=draw_of(row.recipe),
-        corrupt=corrupt_of(row.recipe),
-    )
-    ((batch, numbers),) = batches
+    ((batch, numbers),) = scored_batches(row.recipe, arrays_of(row.recipe), 16)
     inputs: Any = batch
     assert (numbers < 0).any()
     name, column = list(row.recipe.columns.items())[-1]
@@ -153,19 +136,15 @@ DRAWN = [name for name in TOKENIZED if TASKS[name].recipe.draw or TASKS[name].re
 LONG = {"text": [f"{n} the cat sat on the mat"[: 20 + n % 7] for n in range(8)]}
 
 
-def drawn_streams(recipe, **changes):
-    arrays = make_arrays([LONG], tokenizer_of(recipe), recipe, (), ROOMY)
-    return arrays, streams_of(recipe, packing=False, draw=draw_of(recipe), arrays=arrays, **changes)
-
-
 @pytest.mark.parametrize("task", DRAWN)
 def test_each_epoch_and_seed_draws_anew_and_evaluation_always_the_same(task):
     """Eight examples, each in a row: every batch is an epoch."""
     recipe = TASKS[task].recipe
+    arrays = make_arrays([LONG], tokenizer_of(recipe), recipe, (), ROOMY)
 
     def epochs(**changes):
-        _, streams = drawn_streams(recipe, batch_size=8, **changes)
-        return [set(map(bytes, next(streams)["inputs"])) for _ in range(3)]
+        batches = streams_of(recipe, arrays, packing=False, batch_size=8, **changes)
+        return [set(map(bytes, next(batches)["inputs"])) for _ in range(3)]
 
     sets = epochs()
     assert sets == epochs()
@@ -173,12 +152,9 @@ def test_each_epoch_and_seed_draws_anew_and_evaluation_always_the_same(task):
         assert len(one & other) < 4
 
     def evaluated(batch_size):
-        arrays, _ = drawn_streams(recipe)
-        functions = {"draw": draw_of(recipe), "corrupt": corrupt_of(recipe)}
-        batches = eval_batches([arrays], recipe.columns, batch_size=batch_size, **functions)
         return {
             number: batch["inputs"][row][batch["inputs_segment_ids"][row] > 0].tolist()
-            for batch, numbers in batches
+            for batch, numbers in scored_batches(recipe, arrays, batch_size)
             for row, number in enumerate(numbers.tolist())
             if number >= 0
         }
@@ -304,20 +280,17 @@ def test_too_long_sentences_are_left_out_or_cut_and_counted(task):
 # Prompts
 
 
-@pytest.mark.parametrize(
-    ("task", "expected"),
-    [
-        ("translation", lambda ids: [*ids[:7], EOS_ID]),
-        ("text_to_text", lambda ids: [*ids[:7], EOS_ID]),
-        ("span_corruption", lambda ids: [*ids[:7], EOS_ID]),
-        # To be continued: no eos, and the end of one that is too long.
-        ("causal_lm", lambda ids: [BOS_ID, *ids[-7:]]),
-        ("masked_lm", lambda ids: [BOS_ID, *ids[:6], EOS_ID]),
-        ("classification", lambda ids: [BOS_ID, *ids[:6], EOS_ID]),
-        ("tagging", lambda ids: [BOS_ID, *ids[:6], EOS_ID]),
-    ],
-)
-def test_prompts_are_read_as_the_model_was_trained_and_cut_to_its_length(task, expected):
+PROMPTS = {
+    "encoder_decoder": lambda ids: [*ids[:7], EOS_ID],
+    # To be continued: no eos, and the end of one that is too long.
+    "decoder_only": lambda ids: [BOS_ID, *ids[-7:]],
+    "encoder_only": lambda ids: [BOS_ID, *ids[:6], EOS_ID],
+}
+
+
+@pytest.mark.parametrize("task", TOKENIZED)
+def test_prompts_are_read_as_the_model_was_trained_and_cut_to_its_length(task):
+    (expected,) = (PROMPTS[architecture] for architecture in TASKS[task].heads)
     lines = ["ab", "e", "xabcdefgh"]
     columns, too_long = prompt(task, lines, Limits(8, 8, "truncate"))
     line_ids = BYTES.encode([f" {line}" for line in lines] if task == "tagging" else lines)
