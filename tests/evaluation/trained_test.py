@@ -1,6 +1,7 @@
-"""What is asked of pure functions in the place of a model: means, classes, vectors."""
+"""What is asked of pure functions in the place of a model: means and classes."""
 
 import types
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.defaults import loss_settings
-from tests.evaluation.fakes import Function
 from transformer_jax.evaluation.trained import Trained
+from transformer_jax.models.family import Outputs
 from transformer_jax.tasks.tokens import labels, likeliest_labels
 from transformer_jax.training.losses import Loss, means_of_tokens
 
@@ -30,12 +31,18 @@ def batch_of(numbers, length):
     return {"inputs": padded(TOKENS, 3), "labels": padded(LABELS, 1)}, np.array(numbers)
 
 
-def one_way():
-    return [batch_of([2, 0, -1], 6), batch_of([3, 1, -1], 4)]
+class Function(NamedTuple):
+    """A "model" whose outputs are those of a function (params, batch, memory) -> (values, memory).
 
+    Of the settings of a call matters that there is no dropout.
+    """
 
-def another_way():
-    return [batch_of([1, 3, 0, 2], 5)]
+    compute: Callable[..., tuple[Any, Any]]
+
+    def apply(self, variables, batch, *, deterministic, method, **settings):
+        assert deterministic and method == "outputs"
+        values, memory = self.compute(variables["params"], batch, variables.get("memory", ()))
+        return Outputs(values), {"memory": memory}
 
 
 def class_of_token(params, batch, memory):
@@ -43,64 +50,33 @@ def class_of_token(params, batch, memory):
     return jax.nn.one_hot((batch["inputs"] + params) % len(CLASSES), len(CLASSES)), memory
 
 
-def trained(params, model, batches=(), **fields):
-    """A model that reads these batches whatever lines come in."""
-    data = types.SimpleNamespace(
-        prompts=lambda lines: batches,
-        settings=types.SimpleNamespace(evaluation_batch_size=1),
-        labels=CLASSES,
-    )
-    names = "loss prediction memory decoder seed bleu_tokenizer".split()
-    arguments = dict.fromkeys(names) | {"memory": lambda rows: ()} | fields
-    return Trained(params=params, data=data, model=model, **arguments)  # pyright: ignore
+def trained(params, compute, **fields):
+    settings = types.SimpleNamespace(evaluation_batch_size=1)
+    names = "loss prediction decoder seed bleu_tokenizer".split()
+    arguments: Any = dict.fromkeys(names) | {"memory": lambda rows: ()} | fields
+    arguments["data"] = types.SimpleNamespace(settings=settings, labels=CLASSES)
+    return Trained(params=params, model=Function(compute), **arguments)  # pyright: ignore
 
 
-@pytest.mark.parametrize("batches", [one_way, another_way])
+@pytest.mark.parametrize(
+    "batches",
+    [[batch_of([2, 0, -1], 6), batch_of([3, 1, -1], 4)], [batch_of([1, 3, 0, 2], 5)]],
+    ids=["two batches", "one"],
+)
 def test_labels_are_of_the_labelled_places_in_the_order_of_the_examples(batches):
-    model = trained(1, Function(class_of_token), prediction=likeliest_labels)
+    model = trained(1, class_of_token, prediction=likeliest_labels)
     expected = [
         [CLASSES[(token + 1) % 4] for token, label in zip(tokens, own_labels, strict=True) if label]
         for tokens, own_labels in zip(TOKENS, LABELS, strict=True)
     ]
-    assert labels(model, batches()) == expected
+    assert labels(model, batches) == expected
     assert [len(row) for row in expected] == [2, 1, 2, 0]
     assert labels(model, []) == []
 
 
-def test_what_is_asked_is_compiled_once_per_shape():
-    """By whoever asks: all that have equal models."""
-    shapes = []
-
-    def compute(params, batch, memory):
-        shapes.append(batch["inputs"].shape)
-        return class_of_token(params, batch, memory)
-
-    for params in (1, 2):
-        trained(params, Function(compute), prediction=likeliest_labels).predict(one_way())
-    assert shapes == [(3, 6), (3, 4)]
-
-
-@pytest.mark.parametrize("batches", [one_way, another_way])
-def test_vectors_come_in_the_order_of_the_examples(batches):
-    """Each vector is that of the row's first token; the others hold what must not be read."""
-
-    class Model(NamedTuple):
-        def apply(self, variables, batch, *, method):
-            assert method == "embed"
-            total = jnp.sum(batch["inputs"], axis=1, keepdims=True)
-            vectors = variables["params"] * jnp.stack([total, -total], axis=-1)
-            return jnp.where(jnp.arange(batch["inputs"].shape[1])[None, :, None] == 0, vectors, 999)
-
-    vectors = trained(jnp.float32(0.5), Model(), batches()).embed(["any"])
-    expected = [[sum(tokens) / 2, -sum(tokens) / 2] for tokens in TOKENS]
-    np.testing.assert_array_equal(vectors, np.array(expected, np.float32))
-    with pytest.raises(ValueError, match="no lines"):
-        trained(0.5, Model()).embed([])
-
-
 def losses(params, compute, batches, memory=lambda rows: ()):
     split = types.SimpleNamespace(batches=list(batches))
-    return trained(params, Function(compute), loss=LOSS, memory=memory).losses(split)  # pyright: ignore
+    return trained(params, compute, loss=LOSS, memory=memory).losses(split)  # pyright: ignore
 
 
 def distance(outputs, batch, settings):
@@ -147,7 +123,7 @@ def test_what_a_batch_leaves_is_there_for_the_next():
     memory = {"sum": jax.ShapeDtypeStruct((1,), jnp.float32)}
     metrics = losses(jnp.float32(0), compute, batches, lambda rows: memory)
     assert metrics["loss"] == pytest.approx((0 + 1 + 3) / 3)
-    model: Any = trained(jnp.float32(0), Function(compute), memory=lambda rows: memory)
+    model: Any = trained(jnp.float32(0), compute, memory=lambda rows: memory)
     split: Any = types.SimpleNamespace(batches=batches)
     (row,) = model.by_place(split, lambda outputs, batch: outputs.values[:, None])
     assert row.tolist() == [0, 1, 3]  # what one reader reads

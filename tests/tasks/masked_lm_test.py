@@ -36,3 +36,5 @@ def test_vectors_of_lines_come_in_their_order_whatever_the_batches(models, task)
         (alone,) = model.embed([LINES[number]])
         np.testing.assert_allclose(alone, vectors[number], atol=1e-5)
     assert np.abs(vectors[0] - vectors[3]).max() > 1e-3
+    with pytest.raises(ValueError, match="no lines"):
+        model.embed([])
