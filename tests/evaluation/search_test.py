@@ -5,7 +5,6 @@ The model keeps the history in its cache, so that ancestors that are wrong chang
 
 import functools
 import math
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +19,6 @@ VOCAB = 5
 LENGTH = 5
 
 
-class Decoded(NamedTuple):
-    tokens: Any
-    scores: Any
-
-
 def make_model(seed, batch_size, scale=1.5):
     """Logits: a sentence's bias plus, for each earlier token, a row of its place's table."""
     random = np.random.default_rng(seed)
@@ -33,13 +27,11 @@ def make_model(seed, batch_size, scale=1.5):
     return tables, bias
 
 
-def first_tokens(bias):
-    """What is read first, bos or another: it differs by sentence, as the last words of prompts."""
-    return BOS + jnp.argmax(jnp.asarray(bias), axis=-1) % 3
-
-
-def empty_cache(batch_size):
-    return jnp.zeros((batch_size, LENGTH), jnp.int32)
+def begun(begin, bias, limit, **sizes):
+    """What `begin` makes of sentences that have read bos or another token, as prompts end in."""
+    first = BOS + jnp.argmax(jnp.asarray(bias), axis=-1) % 3
+    cache = jnp.zeros((len(bias), LENGTH), jnp.int32)
+    return begin(first, cache, length=LENGTH, limit=limit, pad=PAD, **sizes)
 
 
 def make_step(tables, bias):
@@ -99,30 +91,15 @@ def search(tables, bias, limit, *, beam_size, alpha, num_results=None, ends=(EOS
 
 
 def search_by(step, bias, limit, beam_size, alpha, num_results, ends=(EOS,)):
-    start = decode.begin_beams(
-        first_tokens(bias),
-        empty_cache(bias.shape[0]),
-        beam_size=beam_size,
-        num_results=num_results,
-        length=LENGTH,
-        limit=limit,
-        pad=PAD,
-    )
+    start = begun(decode.begin_beams, bias, limit, beam_size=beam_size, num_results=num_results)
     extend = functools.partial(decode.extend_beams, step=step, length_penalty=alpha, ends=ends)
     end = decode.advance(start, extend, LENGTH)
-    return Decoded(end.finished_tokens, end.finished_scores)
+    return end.finished_tokens, end.finished_scores
 
 
 def complete(tables, bias, limit, choose, num_results, ends=(EOS,)):
     """The tokens (B, R, T) of greedy decoding or of samples."""
-    start = decode.begin(
-        first_tokens(bias),
-        empty_cache(bias.shape[0]),
-        num_results=num_results,
-        length=LENGTH,
-        limit=limit,
-        pad=PAD,
-    )
+    start = begun(decode.begin, bias, limit, num_results=num_results)
     step = make_step(tables, bias)
     extend = functools.partial(decode.extend, step=step, choose=choose, ends=ends, pad=PAD)
     return decode.advance(start, extend, LENGTH).tokens.reshape(-1, num_results, LENGTH)
@@ -143,17 +120,6 @@ def draw(tables, bias, limit, keys, *, temperature=1.0, top_k=0, top_p=1.0):
 
 def keys_of(seed, *shape):
     return jax.random.split(jax.random.key(seed), shape)
-
-
-def assert_same(decoded, expected):
-    """`expected`: for each sentence a list of (score, tokens), best first."""
-    nothing = (-np.inf, ())
-    num_results = decoded.tokens.shape[1]
-    expected = [best + [nothing] * (num_results - len(best)) for best in expected]
-    scores = [[score for score, _ in best] for best in expected]
-    tokens = [[padded(sequence) for _, sequence in best] for best in expected]
-    np.testing.assert_array_equal(decoded.tokens, tokens)
-    np.testing.assert_allclose(decoded.scores, scores, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -180,20 +146,26 @@ def test_early_stop_does_not_change_what_a_search_to_the_end_finds(
     ]
     assert {*ends} == {sequence[-1] for beam in expected for _, sequence in beam}
     sizes = {"beam_size": beam_size, "num_results": num_results}
-    assert_same(search(tables, bias, limit, **sizes, alpha=alpha, ends=ends), expected)
+    tokens, scores = search(tables, bias, limit, **sizes, alpha=alpha, ends=ends)
+    nothing = (-np.inf, ())
+    expected = [best + [nothing] * (num_results - len(best)) for best in expected]
+    of_sequences = [[padded(sequence) for _, sequence in best] for best in expected]
+    np.testing.assert_array_equal(tokens, of_sequences)
+    of_scores = [[score for score, _ in best] for best in expected]
+    np.testing.assert_allclose(scores, of_scores, rtol=1e-5, atol=1e-5)
 
 
 def test_a_constant_added_to_all_logits_changes_nothing():
     """Neither how many hypotheses finish where the limit leaves room for few."""
     limit = np.array([1, 1, 2, 5])
     tables, bias = make_model(3, len(limit))
-    expected, *others = (
+    (expected, expected_scores), *others = (
         search(tables, bias + level, limit, beam_size=4, alpha=0.6) for level in (0, -256, 256)
     )
-    np.testing.assert_array_equal(np.isfinite(expected.scores[:2]).sum(axis=1), 1)
-    for output in others:
-        np.testing.assert_array_equal(output.tokens, expected.tokens)
-        np.testing.assert_allclose(output.scores, expected.scores, atol=1e-3)
+    np.testing.assert_array_equal(np.isfinite(expected_scores[:2]).sum(axis=1), 1)
+    for tokens, scores in others:
+        np.testing.assert_array_equal(tokens, expected)
+        np.testing.assert_allclose(scores, expected_scores, atol=1e-3)
 
 
 def test_early_stop_saves_steps():
@@ -255,15 +227,8 @@ def test_samples_follow_the_truncated_distribution(temperature, top_k, top_p):
         expected[np.argmin(np.where(expected > 0, expected, 2.0))] = 0.0
     expected /= expected.sum()
 
-    tokens = draw(
-        tables,
-        bias,
-        np.array([2]),
-        keys_of(3, 1, draws),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-    )
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    tokens = draw(tables, bias, np.array([2]), keys_of(3, 1, draws), **settings)
     frequencies = np.bincount(tokens[0, :, 0], minlength=VOCAB) / draws
     assert np.all(frequencies[expected == 0] == 0)
     np.testing.assert_allclose(frequencies, expected, atol=5 * math.sqrt(0.25 / draws))
