@@ -71,16 +71,12 @@ def test_a_second_process_compiles_nothing_and_a_broken_file_is_compiled_anew(co
     assert files and hits == 0 and not (tmp_path / "second").exists()
     assert compute(tmp_path) == (number, len(files))
     assert mtimes(tmp_path) == files
-    for path, content in zip(sorted(files), (b"", b"neither", half(files)), strict=False):
+    whole = max(files).read_bytes()
+    half = whole[: len(whole) // 2]  # as a process leaves it that is killed while it writes
+    for path, content in zip(sorted(files), (b"", b"neither", half), strict=False):
         path.write_bytes(content)
     number_again, hits = compute(tmp_path)
     assert number_again == number and hits < len(files)
-
-
-def half(files):
-    """The first half of one of them, as a process leaves it that is killed while it writes."""
-    whole = max(files).read_bytes()
-    return whole[: len(whole) // 2]
 
 
 @pytest.mark.parametrize("cache_dir", ["file", "~nobody_of_this_name/cache"])
