@@ -49,10 +49,6 @@ def slow_weights(config, params, batch, monkeypatch):
     return {place: np.stack(layers) for place, layers in weights.items()}
 
 
-def one_example():
-    return tiny.pack([tiny.sentences((7, 6))])
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
@@ -65,7 +61,7 @@ def one_example():
 )
 def test_weights_are_those_of_a_slow_model(changes, monkeypatch):
     config = tiny.config(**changes)
-    params, batch = tiny.random_parameters(config), one_example()
+    params, batch = tiny.random_parameters(config), tiny.pack([tiny.sentences((7, 6))])
     logits, looks, memory = jax.jit(functools.partial(attention, tiny.model(config)))(
         params, tiny.read_by(config, batch)
     )

@@ -134,17 +134,11 @@ def test_the_compiled_step_is_refused_or_told_of_before_it_runs(limit, caplog, p
     limit(2**30, free=2**10)
     with use(run.mesh), caplog.at_level(logging.WARNING):
         phases.clear()
-        step = memory.compiled_step(run)
+        memory.compiled_step(run)
     assert phases == ["Compiling the training step"]
     (record,) = caplog.records
     message = record.getMessage()
     assert "\n" not in message and "1.0 KiB free" in message and "data.batch_size=4" in message
-    with use(run.mesh):
-        batch = jax.tree.map(
-            lambda leaf: jax.numpy.ones(leaf.shape, leaf.dtype), run.abstract_batch()
-        )
-        state, _ = step(run.new_state(batch), batch)
-    assert int(state.step) == 1
 
 
 def test_the_table_has_every_part_of_every_phase(limit):
