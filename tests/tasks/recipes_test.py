@@ -58,8 +58,8 @@ def prompt(task, lines, limits=ROOMY):
 # What every task over tokens owes to data, training and evaluation
 
 
-def arrays_of(recipe, limits=ROOMY):
-    return make_arrays([EXAMPLES], tokenizer_of(recipe), recipe, labels_of(recipe), limits)
+def arrays_of(recipe):
+    return make_arrays([EXAMPLES], tokenizer_of(recipe), recipe, labels_of(recipe), ROOMY)
 
 
 def draw_of(recipe):

@@ -14,11 +14,15 @@ from transformer_jax.config.load import load
 from transformer_jax.configs import default
 from transformer_jax.models.family import with_memory
 
-TINY = SMALL | {
-    "data.source": "text",
-    "data.train": ("train",),
-    "data.validation": ("test",),
-    "data.test": ("test",),
+
+def reads(source, train, test):
+    """Settings of data: the source, and a file to train on and one to score."""
+    splits = {"data.train": (train,), "data.validation": (test,), "data.test": (test,)}
+    return {"data.source": source} | splits
+
+
+TINY = SMALL | reads("text", "train", "test")
+TINY |= {
     "data.row_source_length": 16,
     "data.row_target_length": 16,
     "data.batch_size": 8,
@@ -42,21 +46,9 @@ CHANGES = {
     "causal_lm": LANGUAGE_MODEL,
     "masked_lm": ENCODER,
     "classification": ENCODER
-    | {
-        "task.name": "classification",
-        "data.source": "labelled",
-        "data.train": ("train.en",),
-        "data.validation": ("test.en",),
-        "data.test": ("test.en",),
-    },
-    "tagging": ENCODER
-    | {
-        "task.name": "tagging",
-        "data.source": "conll",
-        "data.train": ("words",),
-        "data.validation": ("words",),
-        "data.test": ("words",),
-    },
+    | {"task.name": "classification"}
+    | reads("labelled", "train.en", "test.en"),
+    "tagging": ENCODER | {"task.name": "tagging"} | reads("conll", "words", "words"),
 }
 # A model of images, and a training that takes no time.
 IMAGES: dict[str, Any] = {

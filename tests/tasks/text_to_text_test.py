@@ -62,16 +62,10 @@ def test_an_answer_has_as_many_tokens_as_it_may_have_whatever_the_prompt(models)
 
 def test_parts_of_one_set_are_read_prefixed_and_scored_apart(models):
     plain, _ = models("text_to_text")
+    languages = "data.source_language=de", "data.target_language=en"
     parts = (
         ("upper", 3.0, "data.prefix=upper: "),
-        (
-            "lower",
-            1.0,
-            "data.prefix=lower: ",
-            "data.source_language=de",
-            "data.target_language=en",
-            "evaluate.metrics=('chrf',)",
-        ),
+        ("lower", 1.0, "data.prefix=lower: ", *languages, "evaluate.metrics=('chrf',)"),
     )
     changes = {"task.name": "text_to_text", "data.parts": parts, "data.max_source_length": 16}
     run = beside(plain, changes | {"data.prefix": "upper: "})  # of no part, and of no line

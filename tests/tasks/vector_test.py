@@ -142,11 +142,7 @@ def config(tmp_path, monkeypatch):
         vectors = rng.normal(size=(size, K))
         rows = [{"x": x.tolist(), "y": (x @ W).tolist()} for x in vectors]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    changes = {
-        "data.source": "json",
-        "data.train": ("train.jsonl",),
-        "data.validation": ("test.jsonl",),
-        "data.test": ("test.jsonl",),
+    changes = small.reads("json", "train.jsonl", "test.jsonl") | {
         "data.text_feature": "x",
         "data.label_feature": "y",
         "data.packing": False,
