@@ -25,13 +25,11 @@ def a_set(seed, images=12):
         others = [rng.uniform(10, 60, 4) for _ in range(rng.integers(0, 3))]
         guesses = [row["category_id"] if rng.uniform() < 0.8 else rng.integers(3) for row in boxes]
         guesses += list(rng.integers(0, 3, len(others)))
-        rows = zip([*moved, *others], guesses, strict=True)
-        predictions.append(
-            [
-                {"bbox": box.tolist(), "category_id": int(of), "score": rng.integers(1, 9) / 10}
-                for box, of in rows
-            ]
-        )
+        predicted = []
+        for box, of in zip([*moved, *others], guesses, strict=True):
+            row = {"bbox": box.tolist(), "category_id": int(of)}
+            predicted.append(row | {"score": rng.integers(1, 9) / 10})
+        predictions.append(predicted)
         truths.append(boxes)
     return truths, predictions
 
@@ -55,16 +53,14 @@ def plain_ap(truths, predictions, least, kind, area=(0, 1e10)):
         some = [row for row in predicted if kind in (row["category_id"], None)]
         # Ties as pycocotools has them
         for row in sorted(some, key=lambda row: (-row["score"], row["category_id"]))[:100]:
-            best = None
             # Boxes that count come first: others are looked at where none of these fits.
-            for wanted in (False, True):
-                free = [m for m, true in enumerate(gold) if bool(ignored[m]) == wanted
-                        and (m not in matches or true["iscrowd"])]  # fmt: skip
-                fits = [(overlap(row, gold[m]), m) for m in free if overlap(row, gold[m]) >= least]
-                if fits and best is None:
-                    best = max(fits)[1]
-            if best is not None:
-                matches.add(best)
+            fits = [
+                (not ignored[m], overlap(row, true), m)
+                for m, true in enumerate(gold)
+                if overlap(row, true) >= least and (m not in matches or true["iscrowd"])
+            ]
+            best = max(fits)[2] if fits else None
+            matches.add(best)
             size = row["bbox"][2] * row["bbox"][3]
             if not (ignored[best] if best is not None else not area[0] <= size < area[1]):
                 hits.append((row["score"], best is not None))
