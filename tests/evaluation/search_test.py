@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.evaluation.fakes import BOS, EOS, PAD, counting, own_history
-from tests.evaluation.fakes import padded as rows_padded
+from tests.evaluation.fakes import BOS, EOS, PAD, counting, own_history, padded
 from transformer_jax.evaluation import search as decode
 
 VOCAB = 5
@@ -77,11 +76,6 @@ def slow_beam_search(tables, bias, limit, alpha, beam_size, ends=(EOS,)):
         ]
         alive = [candidate for candidate in candidates if candidate[1][-1] not in ends][:beam_size]
     return sorted(finished, reverse=True)
-
-
-def padded(sequence):
-    (row,) = rows_padded([sequence], LENGTH)
-    return row
 
 
 @functools.partial(jax.jit, static_argnames=("beam_size", "alpha", "num_results", "ends"))
@@ -149,7 +143,7 @@ def test_early_stop_does_not_change_what_a_search_to_the_end_finds(
     tokens, scores = search(tables, bias, limit, **sizes, alpha=alpha, ends=ends)
     nothing = (-np.inf, ())
     expected = [best + [nothing] * (num_results - len(best)) for best in expected]
-    of_sequences = [[padded(sequence) for _, sequence in best] for best in expected]
+    of_sequences = [padded([sequence for _, sequence in best], LENGTH) for best in expected]
     np.testing.assert_array_equal(tokens, of_sequences)
     of_scores = [[score for score, _ in best] for best in expected]
     np.testing.assert_allclose(scores, of_scores, rtol=1e-5, atol=1e-5)
@@ -190,7 +184,7 @@ def test_greedy_takes_the_likeliest_token_at_each_place(ends):
             while len(sequence) < most and not {*ends} & {*sequence}:
                 following = log_probs(tables, bias[row], sequence)
                 sequence.append(EOS if len(sequence) + 1 == most else int(np.argmax(following)))
-            np.testing.assert_array_equal(tokens[row, 0], padded(sequence))
+            np.testing.assert_array_equal(tokens[row], padded([sequence], LENGTH))
 
 
 def test_a_sentence_is_decoded_alike_in_every_batch():

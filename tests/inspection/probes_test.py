@@ -14,12 +14,10 @@ from transformer_jax.training.probe import Observation
 EVERY: dict[str, Any] = {"diagnostics_every": 3, "sharpness_every": 4, "evaluate_every": 5}
 
 
-def make(**changes):
+def make(*, samples=("a", "b"), results=True, **changes):
     """The probes of a run that stands in for its parameters, which are numbers here."""
-    settings = EVERY | {"steps": 12, "samples": ("a", "b"), "results": True} | changes
-    samples, results = settings.pop("samples"), settings.pop("results")
     run: Any = SimpleNamespace(
-        train=make_settings(**settings),
+        train=make_settings(**(EVERY | {"steps": 12} | changes)),
         evaluate=SimpleNamespace(samples=samples),
         trained=lambda params: params,
         task=SimpleNamespace(
