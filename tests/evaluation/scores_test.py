@@ -217,13 +217,6 @@ def test_scores_of_labels_are_those_of_their_definitions():
     assert scores.matthews(list("abbb"), list("aabb")) == pytest.approx(correlation)
 
 
-def test_what_is_not_predicted_is_wrong_but_no_class_of_its_own():
-    predicted, expected = ["a", scores.NOTHING, "b"], ["a", "a", "b"]
-    metrics = scores.label_scores(predicted, expected)
-    assert metrics == pytest.approx({"accuracy": 2 / 3, "f1": (2 / 3 + 1) / 2})
-    assert scores.label_scores([scores.NOTHING], ["a"]) == {"accuracy": 0, "f1": 0}
-
-
 @pytest.mark.parametrize(
     ("predicted", "expected", "accuracy"),
     [(["a", "a"], ["a", "a"], 1.0), (["b", "b"], ["a", "a"], 0.0), (["a", "a"], ["a", "b"], 0.5)],
