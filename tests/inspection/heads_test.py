@@ -14,7 +14,6 @@ from tests.models import tiny
 from transformer_jax.inspection import heads, kernels, losses, stream
 from transformer_jax.inspection.measures import PROBES, Step
 from transformer_jax.inspection.steps import is_kernel
-from transformer_jax.models.family import parameter_name
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +127,7 @@ def step() -> Step:
 
 def test_kernels_are_measured_one_by_one(step):
     change = jax.tree.map(jnp.subtract, step.after, step.before)
-    leaves = {
-        parameter_name(path): np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(step.before)
-    }
+    leaves = jax.device_get(tiny.flat(step.before))
     names = {name for name in leaves if is_kernel(step.roles[name])}
     norms = kernels.norms(step.before, step.roles)
     ranks = kernels.stable_ranks(step.before, step.roles)

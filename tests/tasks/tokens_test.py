@@ -2,17 +2,17 @@
 
 import math
 import types
+from typing import Any
 
 import pytest
 
 from transformer_jax.tasks.tokens import judge
 
 
-def trained(entropy, vocab_size=32):
-    config = types.SimpleNamespace(vocab_size=vocab_size)
+def trained(entropy) -> Any:
     return types.SimpleNamespace(
         data=types.SimpleNamespace(unigram_entropy=entropy),
-        model=types.SimpleNamespace(config=config),
+        model=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=32)),
     )
 
 
@@ -31,14 +31,12 @@ def trained(entropy, vocab_size=32):
 def test_a_run_is_judged_by_what_a_uniform_guess_or_frequencies_alone_would_lose(
     token_loss, status
 ):
-    verdict, grounds = judge({"token_loss": token_loss}, trained(3.0))  # pyright: ignore
+    verdict, grounds = judge({"token_loss": token_loss}, trained(3.0))
     assert verdict == status
     expected = {"train/token_loss": token_loss, "unigram_entropy": 3.0}
     assert grounds == pytest.approx(expected, nan_ok=True)
 
 
 def test_where_labels_are_predicted_there_is_no_plateau():
-    assert judge({"token_loss": 9.0}, trained(None)) == (  # pyright: ignore
-        "finished",
-        {"train/token_loss": 9.0},
-    )
+    expected = "finished", {"train/token_loss": 9.0}
+    assert judge({"token_loss": 9.0}, trained(None)) == expected
