@@ -136,10 +136,9 @@ def test_the_profile_is_what_admins_profiling_measured():
     profile = diagnostics.profile(make(config), params, batch, key)
     assert set(profile) == {"encoder", "decoder"}
     for stack, rows in profile.items():
-        expected = [(layer + 1, kind) for layer, kind in sublayers(config, stack)]
-        assert [(row["layer"], row["kind"]) for row in rows] == expected
-        assert [row["sublayer"] for row in rows] == list(range(1, len(rows) + 1))
-        for row, (layer, kind) in zip(rows, sublayers(config, stack), strict=True):
+        places = zip(rows, sublayers(config, stack), strict=True)
+        for number, (row, (layer, kind)) in enumerate(places, start=1):
+            assert (row["sublayer"], row["layer"], row["kind"]) == (number, layer + 1, kind)
             omega = params[stack][f"{kind}_residual"]["shortcut"]["omega"][layer, 0]
             np.testing.assert_allclose(row["omega"], omega, rtol=1e-6)
         sums = [row["shortcut_variance"] + row["branch_variance"] for row in rows]

@@ -137,7 +137,7 @@ def test_a_loss_does_not_depend_on_how_many_images_are_scored_at_once(config):
 # From files to batches
 
 
-def rows_of(data, count=1):
+def rows_of(data, count):
     for batch in itertools.islice(data.train_streams(), count):
         for row in range(len(batch["inputs"])):
             there = batch["inputs_segment_ids"][row] > 0

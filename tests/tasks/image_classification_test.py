@@ -60,14 +60,10 @@ def test_what_a_model_says_of_images_is_scored_and_given_for_their_paths(config)
     right = [a == b for a, b in zip(labels, expected, strict=True)]
     assert scores["accuracy"] == pytest.approx(np.mean(right)) and scores["top5"] == 1
     assert set(labels) <= set(run.data.labels) and samples[0] == (paths[0], expected[0], labels[0])
-    log_p = [
-        small.log_probabilities(run, params, batch)[row, 0]
-        for batch, numbers in split.batches
-        for row in range(len(numbers))
-    ]
-    numbers = np.concatenate([numbers for _, numbers in split.batches])
-    for number, row in zip(numbers, log_p, strict=True):
-        assert number < 0 or labels[number] == run.data.labels[np.argmax(row)]
+    for batch, numbers in split.batches:
+        best = np.argmax(small.log_probabilities(run, params, batch)[:, 0], axis=-1)
+        for number, label in zip(numbers, best, strict=True):
+            assert number < 0 or labels[number] == run.data.labels[label]
     vectors = run.trained(params).embed(paths)
     assert vectors.shape == (len(paths), 16) and np.unique(vectors, axis=0).shape == vectors.shape
     with pytest.raises(OSError, match="nowhere.png"):
