@@ -16,31 +16,18 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from tests.defaults import make_optimizer
 from tests.devices.fakes import Device, devices
 from tests.processes import wait_for
-from transformer_jax.devices.mesh import (
-    AXES,
-    batch_sharding,
-    constrain,
-    follow,
-    local_rows,
-    make_mesh,
-    place,
-    place_ahead,
-    shardings,
-    spec,
-    undivided,
-    use,
-)
+from transformer_jax.devices import mesh as sharding
 from transformer_jax.models.family import parameter_name, roles
 from transformer_jax.models.layers.parameter import Boxed
 
-MESH = make_mesh((1, 1, 1, 1), jax.devices())
+MESH = sharding.make_mesh((1, 1, 1, 1), jax.devices())
 # Nothing is computed on it.
-CUBE: Any = AbstractMesh((2, 4, 2, 1), AXES)
-SQUARE: Any = AbstractMesh((2, 2, 1, 2), AXES)
+CUBE: Any = AbstractMesh((2, 4, 2, 1), sharding.AXES)
+SQUARE: Any = AbstractMesh((2, 2, 1, 2), sharding.AXES)
 
 
 def sizes(data, fsdp, tensor, sequence, on=None):
-    return make_mesh((data, fsdp, tensor, sequence), on or devices(8)).devices.shape
+    return sharding.make_mesh((data, fsdp, tensor, sequence), on or devices(8)).devices.shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +61,7 @@ def test_an_axis_may_be_the_rest_of_the_devices(settings, expected):
 
 
 def test_named_sizes_take_the_first_devices():
-    mesh = make_mesh((1, 2, 1, 1), devices(8))
+    mesh = sharding.make_mesh((1, 2, 1, 1), devices(8))
     assert [device.id for device in mesh.devices.flat] == [0, 1]
 
 
@@ -93,7 +80,7 @@ def test_sizes_that_do_not_fit_are_refused(settings, message):
 
 
 def test_only_data_reaches_across_slices():
-    mesh = make_mesh((-1, 2, 2, 1), TWO_SLICES)
+    mesh = sharding.make_mesh((-1, 2, 2, 1), TWO_SLICES)
     slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
     assert mesh.devices.shape == (4, 2, 2, 1)
     assert np.all(slices[:2] == 0) and np.all(slices[2:] == 1)
@@ -113,7 +100,7 @@ def test_any_axis_reaches_across_hosts_of_gpus():
 def cube_spec(*named):
     """The specification on the cube of dimensions (logical axis, size)."""
     axes, shape = zip(*named, strict=True)
-    return spec(CUBE, axes, shape)
+    return sharding.spec(CUBE, axes, shape)
 
 
 def test_logical_axes_are_sharded_as_the_table_says():
@@ -127,10 +114,10 @@ def test_logical_axes_are_sharded_as_the_table_says():
 
 def test_what_does_not_divide_stays_whole():
     axes, shape = ("batch", "embed_out", "heads"), (12, 3, 5)
-    assert spec(CUBE, axes, shape) == PartitionSpec(None, None, None)
+    assert sharding.spec(CUBE, axes, shape) == PartitionSpec(None, None, None)
     expected = ["batch 12 over data 2 * fsdp 4", "heads 5 over tensor 2"]
-    assert undivided(CUBE, axes, shape) == expected
-    assert undivided(CUBE, ("batch", "heads"), (16, 4)) == []
+    assert sharding.undivided(CUBE, axes, shape) == expected
+    assert sharding.undivided(CUBE, ("batch", "heads"), (16, 4)) == []
 
 
 def test_two_axes_of_one_array_cannot_be_sharded_over_one_mesh_axis():
@@ -147,19 +134,16 @@ def boxed(*named, matrix=None):
     return Boxed(jax.ShapeDtypeStruct(shape, jnp.float32), axes, matrix=matrix)
 
 
+LAYERS, EMBED, HEADS, SIZE = ("layers", 3), ("embed", 128), ("heads", 4), ("head_dim", 64)
 PARAMETERS: Any = {
-    "embedding": {"table": boxed(("vocab", 256), ("embed", 128), matrix=(1, 1))},
+    "embedding": {"table": boxed(("vocab", 256), EMBED, matrix=(1, 1))},
     "decoder": {
         "self_attention": {
-            "query": boxed(
-                ("layers", 3), ("embed", 128), ("heads", 4), ("head_dim", 64), matrix=(1, 2)
-            ),
-            "output": boxed(
-                ("layers", 3), ("heads", 4), ("head_dim", 64), ("embed", 128), matrix=(2, 1)
-            ),
-            "query_bias": boxed(("layers", 3), ("heads", 4), ("head_dim", 64)),
+            "query": boxed(LAYERS, EMBED, HEADS, SIZE, matrix=(1, 2)),
+            "output": boxed(LAYERS, HEADS, SIZE, EMBED, matrix=(2, 1)),
+            "query_bias": boxed(LAYERS, HEADS, SIZE),
         },
-        "norm": {"scale": boxed(("layers", 3), ("embed", 128))},
+        "norm": {"scale": boxed(LAYERS, EMBED)},
     },
 }
 
@@ -171,7 +155,7 @@ def followed(name):
     transform = make_optimizer(name, 0.1, get_roles, clip_norm=1.0, groups=groups)
     params = nn.meta.unbox(PARAMETERS)
     state = jax.eval_shape(transform.init, params)
-    layout = follow(CUBE, state, params, shardings(CUBE, PARAMETERS))
+    layout = sharding.follow(CUBE, state, params, sharding.shardings(CUBE, PARAMETERS))
     shapes = jax.tree_util.tree_leaves_with_path(state)
     for (path, leaf), where in zip(shapes, jax.tree.leaves(layout), strict=True):
         name = parameter_name(path)
@@ -214,25 +198,25 @@ def test_factored_moments_are_sharded_as_the_dimensions_that_they_keep():
 
 def test_without_a_mesh_or_on_one_device_nothing_is_constrained():
     def text():
-        traced = jax.make_jaxpr(lambda x: constrain(x, "batch", "length"))
+        traced = jax.make_jaxpr(lambda x: sharding.constrain(x, "batch", "length"))
         return str(traced(np.zeros((8, 4))))
 
     assert "sharding_constraint" not in text()
-    with use(MESH):
+    with sharding.use(MESH):
         assert "sharding_constraint" not in text()
 
 
 def test_one_host_holds_all_rows():
-    assert local_rows(MESH, 6) == list(range(6))
+    assert sharding.local_rows(MESH, 6) == list(range(6))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "uint8", "bfloat16"])
 @pytest.mark.parametrize("shape", [(8,), (8, 6), (8, 6, 3), (8, 6, 2, 5)])
 def test_arrays_of_a_batch_are_sharded_by_rows_and_length_whatever_is_at_each_place(shape, dtype):
     axes = PartitionSpec(*[("data", "fsdp"), ("sequence",), None, None][: len(shape)])
-    assert batch_sharding(SQUARE, shape).spec == axes
+    assert sharding.batch_sharding(SQUARE, shape).spec == axes
     values = np.arange(np.prod(shape)).reshape(shape).astype(jnp.dtype(dtype))
-    placed = place(MESH, {"inputs": values})["inputs"]
+    placed = sharding.place(MESH, {"inputs": values})["inputs"]
     assert placed.dtype == dtype
     np.testing.assert_array_equal(placed, values)
 
@@ -263,7 +247,7 @@ def threads():
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_batches_come_in_order_with_the_state_after_each(depth):
-    with contextlib.closing(place_ahead(Counter(), MESH, depth)) as batches:
+    with contextlib.closing(sharding.place_ahead(Counter(), MESH, depth)) as batches:
         for n, (batch, state) in enumerate(itertools.islice(batches, 10)):
             assert isinstance(batch["inputs"], jax.Array)
             np.testing.assert_array_equal(batch["inputs"], np.full((2, 3), n))
@@ -272,7 +256,7 @@ def test_batches_come_in_order_with_the_state_after_each(depth):
 
 def test_the_next_batches_are_made_while_the_caller_works():
     streams = Counter()
-    with contextlib.closing(place_ahead(streams, MESH, depth=3)) as batches:
+    with contextlib.closing(sharding.place_ahead(streams, MESH, depth=3)) as batches:
         next(batches)
         wait_for(lambda: streams.count == 4)  # batches 1 to 3 need no further call
     assert streams.count == 4
@@ -280,7 +264,7 @@ def test_the_next_batches_are_made_while_the_caller_works():
 
 def test_an_exception_of_the_thread_arrives_in_place_of_its_batch():
     before = threads()  # of other tests' batches
-    with contextlib.closing(place_ahead(Counter(fails_at=3), MESH, depth=2)) as batches:
+    with contextlib.closing(sharding.place_ahead(Counter(fails_at=3), MESH, depth=2)) as batches:
         first = [int(batch["inputs"][0, 0]) for batch, _ in itertools.islice(batches, 3)]
         assert first == [0, 1, 2]
         with pytest.raises(OSError, match="the disk is gone"):
@@ -290,7 +274,7 @@ def test_an_exception_of_the_thread_arrives_in_place_of_its_batch():
 
 def test_closing_ends_the_thread():
     before = threads()
-    batches = place_ahead(Counter(), MESH, depth=2)
+    batches = sharding.place_ahead(Counter(), MESH, depth=2)
     next(batches)
     assert threads() - before
     batches.close()
