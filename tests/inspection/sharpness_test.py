@@ -126,9 +126,6 @@ def test_the_preconditioner_is_what_a_step_of_adam_divides_by(row):
         np.testing.assert_allclose(short[name], (1 - 0.9**3) * divisors[name], rtol=1e-5)
 
     # Where not all steps are Adam's, at rates that are known, there is none.
-    for changes in (
-        {"name": "muon"},
-        {"groups": (("w", 0.0, 0.0),)},
-        {"layer_warm_ups": (("w", 1, 1, 5),)},
-    ):
+    others = {"name": "muon"}, {"groups": (("w", 0.0, 0.0),)}, {"layer_warm_ups": (("w", 1, 1, 5),)}
+    for changes in others:
         assert preconditioner(**changes) is None
