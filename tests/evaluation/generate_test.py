@@ -261,8 +261,7 @@ STOPS = [(), ("d",), ("ab", "b", "cde"), tuple(a + b for a in "aceg" for b in "b
 
 
 @pytest.mark.parametrize(
-    ("method", "num_samples", "stops"),
-    [("greedy", 1, STOPS), ("sample", 4, STOPS[2:])],
+    ("method", "num_samples", "stops"), [("greedy", 1, STOPS), ("sample", 4, STOPS[2:])]
 )
 def test_a_stream_gives_what_generate_gives(method, num_samples, stops):
     settings = dataclasses.replace(BEAM, method=method, num_samples=num_samples)

@@ -48,11 +48,7 @@ def wnut17(name):
 
 # sacreBLEU 2.6.0 on the command line, by reference A.
 @pytest.mark.parametrize(
-    ("system", "chrf", "bleu"),
-    [
-        ("UEdin", 59.47, 29.90),
-        ("ICL", 55.19, 24.54),
-    ],
+    ("system", "chrf", "bleu"), [("UEdin", 59.47, 29.90), ("ICL", 55.19, 24.54)]
 )
 def test_real_systems_get_their_known_scores(system, chrf, bleu):
     hypotheses, references = newstest2021(f"hyp.{system}"), alone(newstest2021("ref.A"))

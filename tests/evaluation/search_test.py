@@ -128,9 +128,7 @@ def keys_of(seed, *shape):
         (2, -50.0, 1, (EOS,)),
     ],
 )
-def test_early_stop_does_not_change_what_a_search_to_the_end_finds(
-    beam_size, alpha, num_results, ends
-):
+def test_an_early_stop_finds_what_a_search_to_the_end_does(beam_size, alpha, num_results, ends):
     # So many because a bound that is wrong by a little changes the result of few sentences.
     limit = np.array([5] * 250 + [4, 3] * 25)
     tables, bias = make_model(0, len(limit), scale=3.0)

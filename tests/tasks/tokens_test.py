@@ -28,9 +28,7 @@ def trained(entropy) -> Any:
         (math.nan, "diverged"),
     ],
 )
-def test_a_run_is_judged_by_what_a_uniform_guess_or_frequencies_alone_would_lose(
-    token_loss, status
-):
+def test_a_run_is_judged_by_what_a_uniform_guess_or_frequencies_would_lose(token_loss, status):
     verdict, grounds = judge({"token_loss": token_loss}, trained(3.0))
     assert verdict == status
     expected = {"train/token_loss": token_loss, "unigram_entropy": 3.0}

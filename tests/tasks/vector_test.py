@@ -176,9 +176,8 @@ def test_vectors_are_trained_resumed_scored_and_predicted(config, tmp_path, caps
     assert last["train/size"] == pytest.approx(np.abs(W).sum(), rel=0.05)
     results = json.loads((resumed / "results.json").read_text())
     assert results["status"] == "finished" and "unigram_entropy" not in results
-    assert (
-        results["validation/loss"] == last["validation/loss"] and "test/perplexity" not in results
-    )
+    assert results["validation/loss"] == last["validation/loss"]
+    assert "test/perplexity" not in results
     assert results["test/largest_error"] < 0.1
 
     capsys.readouterr()
