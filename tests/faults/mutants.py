@@ -1,19 +1,19 @@
 """Mutants: whether tests notice small changes to the core.
 
-    python -m tests.faults.mutants SEED NUMBER RESULTS.jsonl [MINUTES]
+    python -m tests.faults.mutants SEED NUMBER RESULTS.jsonl [SECONDS]
 
 Draws mutants of cosmic-ray's operators, from each module in proportion. Each one meets the tests
-that run what is changed, quickest first, in a copy of this repository, until a test fails or takes
-too long. The results get a line for every stage; the same command continues after the last one.
-After so many minutes it stops. It needs `pip install cosmic-ray==8.7.0 pytest-cov==7.0.0`, and
-from these two files which tests run what, and for how long:
+that run what is changed, quickest first, those of ten seconds in all or of SECONDS ("inf": all of
+them), in a clone of this repository, until a test fails or takes too long. The results get a line
+for every mutant; the same command continues after the last one. It needs
+`pip install cosmic-ray==8.7.0 pytest-cov==7.0.0`, all changes committed, and from these two files
+which tests run what, and for how long:
 
     pytest -m "not long and not faults" --cov --cov-context=test --junit-xml=times.xml
 """
 
 import ast
 import contextlib
-import importlib
 import itertools
 import json
 import os
@@ -24,12 +24,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-import pytest
 from cosmic_ray.ast import ast_nodes, get_ast  # pyright: ignore[reportMissingImports]
 from cosmic_ray.mutating import mutate_code  # pyright: ignore[reportMissingImports]
 from cosmic_ray.plugins import get_operator, operator_names  # pyright: ignore[reportMissingImports]
@@ -43,10 +41,7 @@ MODULES = """
     evaluation/decoder.py evaluation/generate.py checkpoint/*.py runs/manifest.py data/serve/*.py
     data/prepare/*.py
 """
-FIRST = 10.0  # seconds of tests that a mutant meets first
 MEMORY = 12 * 2**30  # bytes of a process: a mutant may ask for any number
-# What every test imports; a process that has it forks one for each mutant.
-LIBRARIES = "flax.linen optax orbax.checkpoint grain pyarrow.parquet tokenizers sacrebleu sklearn"
 
 
 class Mutant(NamedTuple):
@@ -103,8 +98,8 @@ def sample(seed: int, number: int) -> list[Mutant]:
     return selection
 
 
-def stages(mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Iterator[list[str]]:
-    """Yields the tests that run the changed statement, quickest first: a few, and the others.
+def tests_of(mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> list[str]:
+    """The tests that run the changed statement, quickest first.
 
     What runs when the module is imported meets all tests that run anything of it.
     """
@@ -118,53 +113,41 @@ def stages(mutant: Mutant, data: CoverageData, seconds: dict[str, float]) -> Ite
     span = range(inner.lineno, (inner.end_lineno or 0) + 1) if inner else ()
     (name,) = [name for name in data.measured_files() if name.endswith(f"/{mutant.module}")]
     lines = data.contexts_by_lineno(name)
+    tests: set[str] = set()
     for numbers in (span, lines):
         contexts = {context.split("|")[0] for line in numbers for context in lines.get(line, ())}
-        if tests := sorted(contexts & seconds.keys(), key=seconds.__getitem__):
-            ends = itertools.accumulate(map(seconds.__getitem__, tests))
-            first = max(1, sum(end <= FIRST for end in ends))
-            yield tests[:first]
-            if tests[first:]:
-                yield tests[first:]
-            return
+        tests = tests or contexts & seconds.keys()
+    return sorted(tests, key=seconds.__getitem__)
 
 
 def run(folder: Path, tests: list[str], seconds: float) -> tuple[str, str]:
     """Whether a mutant survives these tests, and the one that fails."""
     log = folder / "log"
-    if not (process := os.fork()):
-        os.setsid()
-        os.chdir(folder)
-        for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
-            del sys.modules[name]  # the originals
-        sys.path[0], sys.dont_write_bytecode = str(folder), True
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-        for stream in (1, 2):
-            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
-        (folder / "tests.txt").write_text("\n".join(tests))
-        status = pytest.main(["-x", "-p", "no:cacheprovider", "-m", "", "@tests.txt"])
-        sys.stdout.flush()
-        os._exit(status)
-    status, until = None, time.monotonic() + seconds
-    while status is None and time.monotonic() < until:
-        ended, state = os.waitpid(process, os.WNOHANG)
-        status = os.waitstatus_to_exitcode(state) if ended else time.sleep(0.05)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process, signal.SIGKILL)
-    if status is None:
-        os.waitpid(process, 0)
+    (folder / "tests.txt").write_text("\n".join(tests))
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-m", ""]
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [*command, "@tests.txt"], cwd=folder, stdout=file, stderr=file, start_new_session=True
+        )
+    resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    try:
+        status = process.wait(seconds)
+    except subprocess.TimeoutExpired:
         return "timeout", ""
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     lines = log.read_text(errors="replace").splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return ("killed", (failed or lines[-1:])[0]) if status else ("survived", "")
 
 
-def main(seed: str, number: str, results: str, minutes: str = "inf") -> None:
-    until, path = time.monotonic() + 60 * float(minutes), Path(results).absolute()
+def main(seed: str, number: str, results: str, most: str = "10") -> None:
+    path = Path(results).absolute()
     rows = map(json.loads, path.read_text().splitlines() if path.exists() else [])
-    known = {(tuple(row["mutant"]), row["stage"]): row["outcome"] for row in rows}
-    folder, data = path.with_suffix(".copy"), CoverageData(str(ROOT / ".coverage"))
+    outcomes = {Mutant(*row["mutant"]): row["outcome"] for row in rows}
+    folder, data = path.with_suffix(".clone"), CoverageData(str(ROOT / ".coverage"))
     data.read()
     seconds = {
         f"{test.attrib['classname'].replace('.', '/')}.py::{test.attrib['name']}": float(
@@ -172,40 +155,36 @@ def main(seed: str, number: str, results: str, minutes: str = "inf") -> None:
         )
         for test in ElementTree.parse(ROOT / "times.xml").iter("testcase")
     }
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
-    for name in tracked.stdout.splitlines():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, folder / name)
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(path.with_suffix(".compiled"))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-    for library in LIBRARIES.split():
-        importlib.import_module(library)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
-    outcomes: dict[Mutant, str] = {}
-    for stage, mutant in itertools.product(range(2), sample(int(seed), int(number))):
-        tests = next(itertools.islice(stages(mutant, data, seconds), stage, None), [])
-        outcome = outcomes.get(mutant, "survived")
-        if outcome != "survived" or (stage and not tests) or time.monotonic() > until:
+    selection = sample(int(seed), int(number))
+    for mutant in selection:
+        if mutant in outcomes:
             continue
-        if (mutant, stage) not in known:
-            start = time.monotonic()
+        start, (outcome, by) = time.monotonic(), ("survived", "")
+        tests = tests_of(mutant, data, seconds)
+        ends = itertools.accumulate(map(seconds.__getitem__, tests))
+        tests = tests[: max(1, sum(end <= float(most) for end in ends))]
+        if tests:  # else nothing runs it
             (folder / mutant.module).write_text(mutant.code())
-            outcome, by = "survived", ""
-            if tests:  # else nothing runs it
-                outcome, by = run(folder, tests, 60 + 5 * sum(map(seconds.__getitem__, tests)))
+            outcome, by = run(folder, tests, 90 + 5 * sum(map(seconds.__getitem__, tests)))
             shutil.copy2(ROOT / mutant.module, folder / mutant.module)
-            row = {"mutant": mutant, "stage": stage, "tests": len(tests), "outcome": outcome}
-            row |= {"by": by, "seconds": round(time.monotonic() - start, 1)}
-            with path.open("a") as file:
-                print(json.dumps(row), file=file)
-            known[mutant, stage] = outcome
-        outcomes[mutant] = known[mutant, stage]
-    alive = [mutant for mutant, outcome in outcomes.items() if outcome == "survived"]
+        row = {"mutant": mutant, "tests": len(tests), "outcome": outcome, "by": by}
+        row |= {"seconds": round(time.monotonic() - start, 1)}
+        with path.open("a") as file:
+            print(json.dumps(row), file=file)
+        outcomes[mutant] = outcome
+    alive = [mutant for mutant in selection if outcomes[mutant] == "survived"]
     print(*alive, sep="\n")
-    killed = len(outcomes) - len(alive)
-    low, high = binomtest(killed, len(outcomes)).proportion_ci(method="wilson")
+    killed = len(selection) - len(alive)
+    low, high = binomtest(killed, len(selection)).proportion_ci(method="wilson")
     print(
-        f"{killed} of {len(outcomes)} killed, {killed / len(outcomes):.1%}: {low:.1%} to {high:.1%}"
+        f"{killed} of {len(selection)} killed, {killed / len(selection):.1%}: "
+        f"{low:.1%} to {high:.1%}"
     )
 
 
