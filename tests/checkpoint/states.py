@@ -1,8 +1,7 @@
 """States, small ones, and checkpoints of them that the tests of this room share."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +21,7 @@ ORIGIN = Origin(
 )
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     step: Any
     params: Any
     opt_state: Any
