@@ -19,7 +19,8 @@ CONFIG = {"seed": 3, "model.norm": "layer_norm", "optimizer.groups": (("a/*", 0.
 TOTAL = 10
 
 
-def make_server() -> Any:
+@pytest.fixture
+def server(monkeypatch):
     """A tracker in memory, whose class has its runs by id; it drops steps that a run has."""
 
     class Server:
@@ -47,14 +48,8 @@ def make_server() -> Any:
         def finish(self, status, scores):
             self.run["ends"].append((status, dict(scores)))
 
+    monkeypatch.setitem(TRACKERS, "json", Server)  # a package that is installed
     return Server
-
-
-@pytest.fixture
-def server(monkeypatch):
-    server = make_server()
-    monkeypatch.setitem(TRACKERS, "json", server)  # a package that is installed
-    return server
 
 
 def open_log(workdir: Path, restored_step: int = 0, names=("json",)) -> RunLog:
