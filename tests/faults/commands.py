@@ -52,8 +52,6 @@ MIXTURE = (
 )
 SHAPES = {
     "encoder_decoder": {
-        "data.train": ("train",),
-        "data.test": ("test",),
         "data.validation_size": 9,
         "data.tokenizer.kind": "unigram",  # which takes a while to train
         "data.tokenizer.vocab_size": 60,
@@ -115,8 +113,9 @@ def _main(flags: str, mode: str, after: str = "", hosts: int = 1) -> Command:
     return Command(f"{MAIN} {flags}", {MAIN: "loading", "work": mode}, after, hosts)
 
 
+BEGIN = {MAIN: "loading", "work": "begin"}
 TOKENIZER = {"Reading the train split": "tokenizer", "Training the tokenizer": "tokenizer"}
-PREPARING = {"Tokenising": "prepare"}
+PREPARING = BEGIN | {"Tokenising": "prepare"}
 TRAINING = PREPARING | {
     "Compiling the training step": "compile",
     "Training": "step",
@@ -124,31 +123,26 @@ TRAINING = PREPARING | {
     "save": "save",
     "prune": "prune",
 }
-
-
-def _training(modes: dict[str, str], hosts: int = 1) -> Command:
-    command = _main("--config=config.json --workdir=run", "begin", hosts=hosts)
-    return command._replace(modes=command.modes | modes)
-
-
+TRAIN = f"{MAIN} --config=config.json --workdir=run"
 LINES = "--workdir=run --input=CORPUS/lines"
 IMPORT = "--mode=import --checkpoint=CORPUS/theirs --workdir=ours"
 EXPORT = "--mode=export --workdir=ours --output=back"
 SHARED = " --config.mesh.data=1 --config.mesh.fsdp=-1"  # each host holds a part of the parameters
 COMMANDS = {
-    "encoder_decoder": _training(TOKENIZER | TRAINING),
-    "decoder_only": _training(TRAINING),
-    "encoder_only": _training(TRAINING),
-    "memory": _training(TRAINING),
-    "states": _training(TRAINING),
-    "two hosts": _training(TRAINING, hosts=2),
-    "fork": _training(TRAINING)._replace(
-        program=f"{MAIN} --config=config.json --workdir=branch "
+    "encoder_decoder": Command(TRAIN, BEGIN | TOKENIZER | TRAINING),
+    "decoder_only": Command(TRAIN, TRAINING),
+    "encoder_only": Command(TRAIN, TRAINING),
+    "memory": Command(TRAIN, TRAINING),
+    "states": Command(TRAIN, TRAINING),
+    "two hosts": Command(TRAIN, TRAINING, hosts=2),
+    "fork": Command(
+        f"{MAIN} --config=config.json --workdir=branch "
         "--config.checkpoint.fork_from=run/checkpoints/15 --config.train.steps=24",
+        TRAINING,
         after="memory",
     ),
-    "prepare": _training(TOKENIZER | PREPARING)._replace(
-        program=f"{MAIN} --mode=prepare --config=config.json"
+    "prepare": Command(
+        f"{MAIN} --mode=prepare --config=config.json", BEGIN | TOKENIZER | PREPARING
     ),
     "evaluate": _main("--mode=evaluate --workdir=run", "evaluate", "encoder_decoder"),
     "generate": _main(f"--mode=generate {LINES} --output=written", "generate", "encoder_decoder"),

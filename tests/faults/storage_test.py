@@ -59,8 +59,6 @@ RUNS = {
     "catalogue": {
         "data.source": "tfds",
         "data.name": "toy_translation",
-        "data.validation": ("test",),
-        "data.test": ("test",),
     },
 }
 COMMANDS = {
@@ -71,7 +69,6 @@ COMMANDS = {
     "generate": "--workdir=run --mode=generate --input=lines --output=written",
     "export": "--workdir=run --mode=export --output=exported",
 }
-
 COMMANDS["decode"] = COMMANDS["begin"]  # once nothing is left of what was made of a set of TFDS
 # The commands that read the files of a folder.
 READ_BY = {
