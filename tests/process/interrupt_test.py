@@ -5,13 +5,11 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from transformer_jax.process import interrupt
 
-ROOT = Path(__file__).parents[2]
 # Keeps the main thread in C for many minutes. No handler of Python runs meanwhile.
 BUSY = """
 import hashlib, os, threading
@@ -21,12 +19,11 @@ hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 """
 
 
-def interrupted(command, number):
+def interrupted(program, number):
     """The exit status, and what a program that gets busy has printed when a signal has come."""
     with subprocess.Popen(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONUNBUFFERED": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -43,7 +40,7 @@ def interrupted(command, number):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_program_that_runs_no_python(number):
     program = f"from transformer_jax.process import interrupt\ninterrupt.install(){BUSY}"
-    status, out, err = interrupted(["-c", program], number)
+    status, out, err = interrupted(program, number)
     assert status == 143
     assert out == "not flushed"
     assert err == (
@@ -61,7 +58,7 @@ sys.stderr = sys.__stderr__ = None
 file = open({str(tmp_path / "file")!r}, "w")
 from transformer_jax.process import interrupt
 interrupt.install(){BUSY}"""
-    assert interrupted(["-c", program], signal.SIGTERM)[0] == 143
+    assert interrupted(program, signal.SIGTERM)[0] == 143
     assert (tmp_path / "file").read_text() == ""
 
 

@@ -5,13 +5,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
-from tests.processes import host_settings
-from transformer_jax.process import hosts, interrupt, watch
+from tests.processes import host_settings, wait_for
+from transformer_jax.process import interrupt, watch
 
 # What a process does: the moment at which it ends is told by its first argument.
 PROGRAM = """
@@ -55,45 +53,38 @@ threading.Event().wait()
 """
 
 
+# How many processes each case has
+CASES = {"agree": 2, "alone": 2, "first killed": 2, "second killed": 2, "failed": 3, "aborted": 2}
+
+
 @pytest.fixture
-def jobs(tmp_path):
-    """case -> the exit statuses and outputs of its processes; all cases run at once."""
-    (tmp_path / "torch.py").write_text("raise ImportError")  # which others import, in seconds
-    paths = [str(tmp_path), str(Path(hosts.__file__).parents[2])]
-    started = {}
-
-    def run(**cases):
-        for case, count in cases.items():
-            for process, environment in enumerate(host_settings(count)):
-                with (tmp_path / f"{case}.{process}").open("w") as output:
-                    started[case, process] = subprocess.Popen(
-                        [sys.executable, "-c", PROGRAM, case],
-                        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | environment,
-                        stdout=output,
-                        stderr=output,
-                    )
-
-    def ended(case, process):
-        status = started[case, process].wait(timeout=120)
-        return status, (tmp_path / f"{case}.{process}").read_text()
-
-    def expect(case, process, text):
-        while text not in (tmp_path / f"{case}.{process}").read_text():
-            assert started[case, process].poll() is None
-            time.sleep(0.1)
-
-    yield run, ended, expect
-    for process in started.values():
+def started(tmp_path):
+    """(case, number) -> a process whose output is the file CASE.NUMBER; all cases run at once."""
+    processes = {}
+    for case, count in CASES.items():
+        for number, environment in enumerate(host_settings(count)):
+            with (tmp_path / f"{case}.{number}").open("w") as output:
+                processes[case, number] = subprocess.Popen(
+                    [sys.executable, "-c", PROGRAM, case],
+                    env=os.environ | environment,
+                    stdout=output,
+                    stderr=output,
+                )
+    yield processes
+    for process in processes.values():
         process.kill()
         process.wait()
 
 
 @pytest.mark.long
-def test_hosts_agree_and_none_outlives_another(jobs):
-    run, ended, expect = jobs
+def test_hosts_agree_and_none_outlives_another(tmp_path, started):
     name = socket.gethostname()
-    cases = dict.fromkeys(("agree", "alone", "first killed", "second killed"), 2)
-    run(**cases, failed=3, aborted=2)
+
+    def output(case, process):
+        return (tmp_path / f"{case}.{process}").read_text()
+
+    def ended(case, process):
+        return started[case, process].wait(timeout=120), output(case, process)
 
     (status, text), (other_status, other) = (ended("agree", process) for process in range(2))
     assert status == other_status == -signal.SIGTERM
@@ -115,7 +106,8 @@ def test_hosts_agree_and_none_outlives_another(jobs):
     for process in range(2):
         status, text = ended("failed", process)
         assert status == 1 and f"error: host 2 ({name}) of 3 has failed: no such file\n" in text
-    expect("alone", 0, f"host 0 ({name}) has waited 2 s for the other hosts of this job to come to")
+    lonely = f"host 0 ({name}) has waited 2 s for the other hosts of this job to come to"
+    wait_for(lambda: lonely in output("alone", 0), started["alone", 0])
     status, text = ended("aborted", 1)
     assert status == 1 and f"error: host 1 ({name}) was aborted" in text
     # It is told, and need not miss beats for GONE_SECONDS more.
