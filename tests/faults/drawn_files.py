@@ -72,10 +72,8 @@ def _squad(entries: list[Any]) -> tuple[bytes, ...]:
 
 def _questions(rows: list[Any]) -> tuple[bytes, ...]:
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(
-        ["question cor_section answer1 answer4".split()]
-    )
-    csv.writer(file, lineterminator="\n").writerows(rows)
+    header = "question cor_section answer1 answer4".split()
+    csv.writer(file, lineterminator="\n").writerows([header, *rows])
     return (file.getvalue().encode(),)
 
 
