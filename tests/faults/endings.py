@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 import re
 import resource
 import shlex
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -20,6 +18,7 @@ from absl import flags
 from tests.whole import command_line
 from transformer_jax.inspection import memory
 from transformer_jax.run import Run
+from transformer_jax.runs.workdir import read_results
 from transformer_jax.tools.coordinate_check import command as coordinate_check
 from transformer_jax.tools.preflight import report as preflight
 from transformer_jax.tools.show import inspect
@@ -102,29 +101,23 @@ def short_of_compiling(see: Callable[[Run], None] | None = None) -> Iterator[Non
         yield
 
 
-def fault(ending: Ending, names: Iterable[str], workdir: Path | None = None) -> str:
-    """What is wrong with an ending; "" where nothing is.
+def check_ending(ending: Ending, names: Iterable[str], case: str, workdir=None) -> None:
+    """Asserts that a command has run, or ended in one message.
 
-    names: texts one of which an error has to mention. workdir: of a training, which may diverge.
+    names: texts one of which an error has to mention. case: what a failure tells, of `call_text`.
+    workdir: the path of a training's, which may diverge.
     """
     status, err = ending.status, ending.err
     errors = re.findall(r"^(?:[\w .-]+: )?error: .*", err, re.M)
-    if "Traceback" in err or "mistake of the program" in err:
-        return "it is a mistake of the program"
-    if not errors:
-        diverged = status == 1 and workdir and _status(workdir) == "diverged"
-        return "" if status == 0 or diverged else f"it ends with status {status} and no message"
-    if status not in (1, 2) or len(errors) > 1:
-        return f"it ends with status {status} and {len(errors)} messages"
-    message = err[err.index(errors[0]) :]
-    if len(message) > 4000:
-        return f"its message has {len(message)} characters"
-    return "" if any(name in message for name in names) else "its message names nothing given"
-
-
-def _status(workdir: Path) -> str:
-    path = workdir / "results.json"
-    return json.loads(path.read_text())["status"] if path.exists() else ""
+    assert "Traceback" not in err and "mistake of the program" not in err, case
+    if errors:
+        assert status in (1, 2) and len(errors) == 1, f"{len(errors)} messages, {status}{case}"
+        message = err[err.index(errors[0]) :]
+        assert len(message) <= 4000, f"{len(message)} characters{case}"
+        assert any(name in message for name in names), f"its message names nothing given{case}"
+    elif status != 0:
+        assert status == 1 and workdir, f"it ends with status {status} and no message{case}"
+        assert read_results(workdir).get("status") == "diverged", f"it has no message{case}"
 
 
 @contextlib.contextmanager

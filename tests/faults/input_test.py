@@ -31,7 +31,7 @@ from tests.faults.endings import (
     as_process,
     call,
     call_text,
-    fault,
+    check_ending,
     in_process,
     short_of_compiling,
 )
@@ -156,8 +156,7 @@ def check_settings(case, process, folder, trained):
             ending = call(*arguments)
         assert mode != "train" or bool(runs) == (ending.status == 0), call_text(arguments, ending)
     keys = [key for key in drawn_settings.KINDS if "." in key]  # it may name one that was there
-    wrong = fault(ending, [*changes, *keys, "~"], workdir)
-    assert not wrong, wrong + call_text(arguments, ending)
+    check_ending(ending, [*changes, *keys, "~"], call_text(arguments, ending), workdir)
 
 
 # Files
@@ -271,6 +270,8 @@ def check_files(case, process, folder, trained):
         changes["data.tokenizer.kind"] = case.tokenizer
     config = load(f"{folder}/{case.task}.transformer.json", changes)
     (place / "config.json").write_text(to_json(config))
+    split = case.split
+    names = [path.name, f"/{split}", f"in {split}", f"data.{split}", "data.train"]
     expected, endings = expected_examples(case), []
     for mode in ["train"] if process else case.modes:
         arguments = [f"--mode={mode}", f"--config={place}/config.json", f"--workdir={place}/run"]
@@ -281,12 +282,7 @@ def check_files(case, process, folder, trained):
                 ending = call(*arguments)
         if absent := re.search(r"^Data: not at hand \((.*)\)$", ending.out, re.M | re.S):
             ending = Ending(1, "", f"error: {absent[1]}\n")
-        wrong = fault(
-            ending,
-            [path.name, f"/{case.split}", f"in {case.split}", f"data.{case.split}", "data.train"],
-            place / "run",
-        )
-        assert not wrong, wrong + call_text(arguments, ending)
+        check_ending(ending, names, call_text(arguments, ending), place / "run")
         endings.append(ending)
         if TASKS[case.task].recipe.labels and "nothing to learn" in ending.err:
             continue
@@ -295,7 +291,7 @@ def check_files(case, process, folder, trained):
         if not failed and expected is not ...:
             header, counts = re.findall("^(?:Data|examples) .*", ending.out, re.M)[:2]
             numbers = dict(zip(header.split(), counts.split(), strict=True))
-            assert int(numbers[case.split]) == expected, call_text(arguments, ending)
+            assert int(numbers[split]) == expected, call_text(arguments, ending)
     first, *others = (ending.err for ending in endings)
     assert all(other == first for other in others), f"{case.modes}: {[first, *others]}"
 
@@ -324,8 +320,7 @@ def check_command_lines(case, process, folder, trained):
     names = ["--", "required", "~NAME", *(f"flag '{text[2:]}'" for text in arguments)]
     names += [text for text in [*arguments, *parts] if len(text) > 1 or not text.isascii()]
     names += [str(folder), "unrecognized arguments: "] if "" in parts else []
-    wrong = fault(ending, names)
-    assert not wrong, wrong + call_text(arguments, ending, case.module)
+    check_ending(ending, names, call_text(arguments, ending, case.module))
     assert ending.status == 0 or command_line.files(workdir) == before, call_text(arguments, ending)
 
 
@@ -386,13 +381,14 @@ def check_lines(case, process, folder, trained):
     ending = as_process(*arguments, stdin=stdin) if process else call(*arguments, stdin=stdin)
     lines = lines_of(data)
     refused = lines is None or (case.mode == "generate" and task.results is None)
-    wrong = fault(ending, ["-" if case.piped else str(path), "--mode=embed"])
-    assert not wrong and (ending.status == 1) == refused, wrong + call_text(arguments, ending)
+    text = call_text(arguments, ending)
+    check_ending(ending, ["-" if case.piped else str(path), "--mode=embed"], text)
+    assert (ending.status == 1) == refused, text
     if lines is None or refused:
         return
     written = out.read_text().split("\n")[:-1]
     copies = case.changes.get("decode.num_samples", 1) if decodes else 1
-    assert len(written) == copies * len(lines), call_text(arguments, ending)
+    assert len(written) == copies * len(lines), text
     for line, result in zip(lines, written[::copies], strict=True):
         if case.mode == "embed":
             assert np.all(np.isfinite([float(number) for number in result.split(" ")]))
