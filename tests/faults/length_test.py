@@ -79,9 +79,8 @@ def test_twenty_thousand_steps_take_as_much_late_as_early(config, tmp_path, monk
     quarter = len(moments) // 4
     early, late = moments[quarter : 2 * quarter], moments[-quarter:]
     for name in ("handles", "threads"):
-        assert max(getattr(each, name) for each in late) <= max(
-            getattr(each, name) for each in early
-        )
+        most = [max(getattr(each, name) for each in window) for window in (early, late)]
+        assert most[1] <= most[0], name
     memory = [np.mean([each.memory for each in window]) for window in (early, late)]
     seconds = [window[-1].seconds - window[0].seconds for window in (early, late)]
     print(f"memory {memory}, seconds {seconds}, {early[0]}, {late[-1]}")
@@ -135,11 +134,8 @@ def test_two_million_lines_of_a_log_are_read_in_the_memory_of_a_few(config, tmp_
         shutil.copytree(tmp_path / "run", folder / "run")
         if lines:
             long_log(folder / "run/metrics.jsonl", lines, 10)
-        process = subprocess.Popen(
-            [sys.executable, "-m", *COMMANDS[command].split()],
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-        )
+        words = [sys.executable, "-m", *COMMANDS[command].split()]
+        process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL)
         _, status, used[lines] = os.wait4(process.pid, 0)
         process.returncode = status
         assert status == 0

@@ -40,12 +40,8 @@ def interrupted(program, number):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_program_that_runs_no_python(number):
     program = f"from transformer_jax.process import interrupt\ninterrupt.install(){BUSY}"
-    status, out, err = interrupted(program, number)
-    assert status == 143
-    assert out == "not flushed"
-    assert err == (
-        f"Interrupted ({number.name}). Nothing saved is lost: run the same command again.\n"
-    )
+    message = f"Interrupted ({number.name}). Nothing saved is lost: run the same command again.\n"
+    assert interrupted(program, number) == (143, "not flushed", message)
 
 
 def test_a_closed_standard_error_is_not_another_file(tmp_path):
