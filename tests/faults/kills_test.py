@@ -91,14 +91,12 @@ class Called:
             "JAX_COMPILATION_CACHE_DIR": str(compiled),
         }
         words = [sys.executable, "-m", *self.command.program.replace("CORPUS", str(corpus)).split()]
-        self.processes, self.outputs = [], []
-        for host, variables in enumerate(host_settings(self.command.hosts)):
-            self.outputs.append(Path(f"{beside}.{host}"))
-            with self.outputs[-1].open("w") as file:
-                process = subprocess.Popen(
-                    words, cwd=home, env=settings | variables, stdout=file, stderr=file
-                )
-                self.processes.append(process)
+        self.output = Path(f"{beside}.output")  # of all hosts
+        with self.output.open("a") as file:
+            self.processes = [
+                subprocess.Popen(words, cwd=home, env=settings | host, stdout=file, stderr=file)
+                for host in host_settings(self.command.hosts)
+            ]
 
     def spans(self) -> list[Span]:
         return read_spans(self.notes, self.command.modes)
@@ -120,7 +118,7 @@ class Called:
         return [process.wait(max(1.0, until - time.monotonic())) for process in self.processes]
 
     def text(self) -> str:
-        return "".join(output.read_text() for output in self.outputs)
+        return self.output.read_text()
 
 
 def processes_of(home: Path) -> set[int]:
