@@ -85,9 +85,14 @@ def restore(checkpoints: Checkpoints, which: Any, abstract_state) -> Restored:
 POWERS = {"table": jax.ShapeDtypeStruct((2,), jnp.float32)}
 
 
-def save_powers(checkpoints: Checkpoints, step: int, metrics, *, scheduled: bool = True) -> None:
-    """Saves 2^step alone, which takes little time and tells which steps a mean is of."""
+def save_powers(checkpoints: Checkpoints, step: int, metrics, *, scheduled=True, averaged=False):
+    """Saves 2^step alone, which takes little time and tells which steps a mean is of.
+
+    averaged: as the moving average of parameters that are 0.
+    """
     state = {"params": {"table": np.full(2, 2.0**step, np.float32)}}
+    if averaged:
+        state = {"params": {"table": np.zeros(2, np.float32)}, "ema_params": state["params"]}
     checkpoints.save(step, state, {}, ORIGIN, metrics, scheduled=scheduled, records=0)
 
 
@@ -109,16 +114,3 @@ def flip_a_bit(folder: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-
-
-def save_with_average(directory: Path, *steps: int) -> Checkpoints:
-    """Checkpoints of these steps, whose parameters are 0 and whose averages are 2^step."""
-    checkpoints = Checkpoints(directory, keep_last=9, best_metric="loss")
-    for step in steps:
-        state = {
-            name: {"head": {"kernel": np.full(3, value, np.float32)}}
-            for name, value in (("params", 0.0), ("ema_params", 2.0**step))
-        }
-        checkpoints.save(step, state, {}, ORIGIN, {"loss": -step}, scheduled=True, records=0)
-    checkpoints.close()
-    return Checkpoints(directory, keep_last=9, best_metric="loss")
