@@ -63,13 +63,10 @@ def started(tmp_path):
     processes = {}
     for case, count in CASES.items():
         for number, environment in enumerate(host_settings(count)):
+            command, settings = [sys.executable, "-c", PROGRAM, case], os.environ | environment
             with (tmp_path / f"{case}.{number}").open("w") as output:
-                processes[case, number] = subprocess.Popen(
-                    [sys.executable, "-c", PROGRAM, case],
-                    env=os.environ | environment,
-                    stdout=output,
-                    stderr=output,
-                )
+                process = subprocess.Popen(command, env=settings, stdout=output, stderr=output)
+            processes[case, number] = process
     yield processes
     for process in processes.values():
         process.kill()

@@ -14,14 +14,9 @@ def test_one_process_at_a_time_has_the_lock(tmp_path):
         "import sys; from transformer_jax.runs import workdir; workdir.lock(sys.argv[1]);"
         "print('locked', flush=True); sys.stdin.read()"
     )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "locked\n"
+    command, pipe = [sys.executable, "-c", code, str(tmp_path)], subprocess.PIPE
+    holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
     with pytest.raises(RuntimeError, match=f"in use by process {holder.pid} on"):
         workdir.lock(tmp_path)
     holder.kill()
