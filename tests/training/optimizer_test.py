@@ -18,7 +18,6 @@ from tests.training.stack import (
     adam_direction,
     at,
     first_update,
-    make_case,
     make_optimizer,
     make_stack,
     run,
@@ -78,8 +77,7 @@ def test_matrices_of_layers_decay_by_the_square_of_what_is_left(name):
 
 
 def test_clipping_bounds_the_global_norm():
-    params, gradients = make_case()
-    gradient = gradients[0]
+    params, (gradient,) = make_stack(steps=1)
     norm = optax.tree.norm(gradient)
     # Of the gradients themselves, before a parameterisation divides them by factors on epsilon.
     share = Share(epsilon=0.25)
@@ -170,6 +168,9 @@ def group(glob, factor, decay):
     return {"groups": ((glob, factor, decay),)}
 
 
+UNSTACKED = {"roles": lambda: {path: role._replace(stacked=False) for path, role in ROLES.items()}}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -182,6 +183,12 @@ def group(glob, factor, decay):
         (group("Encoder/*", 1.0, 0.0), "groups: 'Encoder/.' fits no parameter"),
         (group("*", 1.0, -0.1), "1.0 and -0.1 for"),
         ({"name": "adam"} | group("encoder/*", 1.0, 0.1), "weight_decay=0.1.*encoder.*adamw"),
+        ({"name": "muon"} | UNSTACKED, 'this model has none: use "adam" or "adamw"'),
+        ({"weight_decay_power": 2} | UNSTACKED, "weight_decay_power=2 .*has none: set it to 1"),
+        (
+            {"name": "schedule_free", "beta1": 0.0},
+            "optimizer.beta1=0 .*'schedule_free'.* make it more",
+        ),
     ],
 )
 def test_mistakes_are_named(changes, words):

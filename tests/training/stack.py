@@ -17,8 +17,6 @@ L, D, H, K, V = 2, 8, 3, 4, 7
 
 # Of the parameters below, those of layers with their number.
 ROLES = {
-    "dense/kernel": Role((1, 1), True, False),
-    "dense/query_bias": Role(None, False, False),
     "encoder/self_attention/query": Role((1, 2), True, True),
     "encoder/self_attention/output": Role((2, 1), True, True),
     "encoder/self_attention/query_bias": Role(None, False, True),
@@ -28,7 +26,6 @@ ROLES = {
     "encoder/norm/scale": Role(None, False, True),
     "embedding/table": Role((1, 1), True, False),
     "output_projection/kernel": Role((1, 1), True, False),
-    "head/kernel": Role((1, 1), True, False),
 }
 ROLES = {name: role._replace(shape=(L,) * role.stacked) for name, role in ROLES.items()}
 
@@ -73,14 +70,6 @@ def first_update(transform, params, gradient) -> Any:
 
 def state_size(transform, params) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(transform.init, params)))
-
-
-def make_case() -> tuple[Any, Any]:
-    rng = np.random.default_rng(0)
-    params = {"dense": {"kernel": rng.normal(size=(2, 3)), "query_bias": rng.normal(size=3)}}
-    gradients = [jax.tree.map(lambda p: rng.normal(size=p.shape), params) for _ in range(12)]
-    as_jax = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)  # noqa: E731
-    return as_jax(params), as_jax(gradients)
 
 
 def make_stack(d_model=D, head_dim=K, steps=3) -> tuple[Any, Any]:
