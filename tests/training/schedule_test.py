@@ -10,9 +10,8 @@ from transformer_jax.training.schedule import DECAY_SHAPES, SCHEDULES, make_sche
 
 def schedule_of(name, **changes):
     fields = {"learning_rate": 0.5, "warmup_steps": 4, "decay_steps": 5, "final_learning_rate": 0.1}
-    fields |= {"stable_steps": 6}
-    fields |= {"schedule": name, "steps": 20, "width": 64}
-    return make_schedule(optimizer_settings(**(fields | changes)))
+    fields |= {"stable_steps": 6, "steps": 20, "width": 64}
+    return make_schedule(optimizer_settings(schedule=name, **(fields | changes)))
 
 
 def rate(schedule, s):

@@ -1,4 +1,4 @@
-"""The first state and its abstract twin, on a Linen module of two kernels."""
+"""The first state and its abstract twin, of two parameters."""
 
 import flax.linen as nn
 import jax
@@ -7,32 +7,21 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax.devices.mesh import make_mesh
-from transformer_jax.training.state import RECENT, StateMaker, split_key
-
-METRICS = ("loss", "gradient_norm")
-MESH = make_mesh((1, 1, 1, 1), jax.devices())
-
-
-class Model(nn.Module):
-    @nn.compact
-    def __call__(self, batch):
-        normal = nn.initializers.normal()
-        axes = nn.with_logical_partitioning(normal, ("vocab", "embed"))
-        table = self.param("table", axes, (11, 4))
-        bias = self.param("bias", normal, (4,))
-        return jnp.take(table, batch["inputs"], axis=0) + bias[None, None]  # pyright: ignore
-
-
-def init(key, batch):
-    return Model().init(key, batch)["params"]
-
+from tests.training.tiny import make_states
+from transformer_jax.training.state import RECENT, split_key
 
 KEY, BATCH = jax.random.key(0), {"inputs": jnp.zeros((2, 3), jnp.int32)}
 
 
+def init(key, batch):
+    """A parameter in a box with its logical axes, as Linen makes one, and a parameter in none."""
+    table = nn.with_logical_partitioning(jax.random.normal, ("vocab", "embed"))(key, (11, 4))
+    return {"table": table, "bias": jnp.zeros(4)}
+
+
 def states(init=init, ema=False):
-    return StateMaker(init, optax.adam(0.1), METRICS, ema=ema, mesh=MESH)
+    metrics = "loss", "gradient_norm"
+    return make_states(init=init, optimizer=optax.adam(0.1), metrics=metrics, ema=ema)
 
 
 def test_state_starts_at_step_0_with_unboxed_parameters_and_an_empty_window():
