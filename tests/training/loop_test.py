@@ -434,13 +434,6 @@ def test_probes_see_the_step_and_join_its_line():
     assert {step: line for step, line in without.items() if line} == plain_log.repeatable()
 
 
-def test_a_run_that_has_its_steps_does_nothing():
-    state = dataclasses.replace(make_state(), step=jnp.array(10, jnp.int32))
-    outcome, log, saved = fit(make_settings(), state)
-    assert (outcome.status, outcome.step) == ("finished", 10)
-    assert not log.lines and not saved.checkpoints
-
-
 def test_the_next_step_is_dispatched_before_the_last_one_is_read():
     events, settings = [], make_settings(steps=4, checkpoint_every=2)
     step = loop_step(settings)

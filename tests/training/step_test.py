@@ -163,9 +163,8 @@ def test_parameters_that_an_update_makes_infinite_are_seen_though_the_loss_was_f
 def test_a_skipped_step_leaves_no_trace_but_in_the_counts_of_steps(parts):
     def faulty(params, batch, rng, memory):
         outputs, _ = apply(params, batch, rng, ())
-        return outputs._replace(values=outputs.values * batch["fault"]), memory + batch["inputs"][
-            :, :1
-        ]
+        outputs = outputs._replace(values=outputs.values * batch["fault"])
+        return outputs, memory + batch["inputs"][:, :1]
 
     memory = jax.ShapeDtypeStruct((B, 1), jnp.int32)
     state = make_states(ema=True, memory=memory).create(jax.random.key(0), make_batch(0))
