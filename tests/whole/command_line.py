@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.defaults import SMALL
@@ -82,29 +83,15 @@ def call(*arguments: str) -> int:
     return main.call(["main", *arguments])
 
 
-class _Pipe:
-    """Stands in for standard input or output; notes what is written to it."""
-
-    def __init__(self, data: bytes = b""):
-        self.buffer = self
-        self.read = io.BytesIO(data).read
-        self.written: list[str] = []
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data.decode())
-
-    def flush(self) -> None:
-        pass
-
-
 def piped(monkeypatch, text: str, *arguments: str) -> list[str]:
     """What `call` writes to standard output, in pieces, with `text` as its standard input."""
-    output = _Pipe()
+    pieces: list[str] = []
+    buffer = SimpleNamespace(write=lambda data: pieces.append(data.decode()), flush=lambda: None)
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdin", _Pipe(text.encode()))
-        patch.setattr(sys, "stdout", output)
+        patch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
+        patch.setattr(sys, "stdout", SimpleNamespace(buffer=buffer, flush=buffer.flush))
         assert call(*arguments) == 0
-    return output.written
+    return pieces
 
 
 def results(workdir: Path) -> dict[str, Any]:

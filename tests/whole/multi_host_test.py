@@ -111,10 +111,8 @@ def test_two_hosts_find_what_became_non_finite_first(folder):
     }
     workdir = folder / "diverging"
     workdir.mkdir()
-    config = to_json(load(default.__file__, TINY | changes))
-    (workdir / "config.json").write_text(config)
-    flags = ("--mode=replay", "--step=3", f"--config={workdir / 'config.json'}")
-    pair = start(workdir, 2, 1, *flags)
+    (workdir / "config.json").write_text(to_json(load(default.__file__, TINY | changes)))
+    pair = start(workdir, 2, 1, "--mode=replay", "--step=3", f"--config={workdir}/config.json")
     assert [process.wait() for process in pair] == [0, 0]
     assert "Step 2 is bad" in output(workdir, 0)
     assert "first tensor that is not finite: decoder/layer 1" in output(workdir, 0)
