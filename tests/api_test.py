@@ -3,7 +3,6 @@
 import dataclasses
 import fcntl
 import gc
-import json
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.defaults import SMALL
+from tests.whole.command_line import records
 from transformer_jax.runs.workdir import LOCK
 
 SETTINGS = SMALL | {
@@ -57,12 +57,6 @@ def run(trained):
     return tj.load(trained)
 
 
-def logged(folder) -> list[dict]:
-    records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    times = ("time/seconds", "time/tokens_per_second", "time/wall_seconds")
-    return [{name: x for name, x in each.items() if name not in times} for each in records]
-
-
 def is_locked(folder) -> bool:
     with (folder / LOCK).open() as file:
         try:
@@ -100,11 +94,11 @@ def test_a_loop_of_ones_own_is_training_and_either_continues_the_other(config, t
             trainer.save()
     trainer.close()
     assert not is_locked(tmp_path / "b")
-    records = {record["step"]: record for record in logged(trained)}
+    logged = {record["step"]: record for record in records(trained)}
     for step in (2, 4):
-        assert means[step] == {name: records[step][f"train/{name}"] for name in means[step]} != {}
+        assert means[step] == {name: logged[step][f"train/{name}"] for name in means[step]} != {}
     tj.train(config, tmp_path / "b")
-    assert logged(tmp_path / "b")[-1] == records[6]
+    assert records(tmp_path / "b")[-1] == logged[6]
     equal = jax.tree.map(np.array_equal, tj.load(trained).params, tj.load(tmp_path / "b").params)
     assert all(jax.tree.leaves(equal))
 
@@ -130,7 +124,7 @@ def test_a_split_by_token_has_the_mean_that_training_logs(run, trained):
     each = run.losses("validation", by_token=True)
     mean = run.losses("validation")["token_loss"]
     assert np.nanmean(np.concatenate(each)) == pytest.approx(mean, rel=1e-5)
-    assert len(each) == 20 and mean == pytest.approx(logged(trained)[-1]["validation/token_loss"])
+    assert len(each) == 20 and mean == pytest.approx(records(trained)[-1]["validation/token_loss"])
 
 
 def test_one_stands_alone_and_many_keep_their_order(run):
@@ -176,7 +170,7 @@ def test_runs_become_records(trained):
     (record,) = results
     assert record["run"] == "a" and record["steps"] == 6 and record["model.d_model"] == 8
     assert record["test/bleu"] == tj.load(trained).results["test/bleu"]
-    assert [row["step"] for row in metrics] == [row["step"] for row in logged(trained)]
+    assert [row["step"] for row in metrics] == [row["step"] for row in records(trained)]
 
 
 @pytest.mark.parametrize(

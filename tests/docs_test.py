@@ -13,7 +13,6 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from absl import flags
@@ -40,27 +39,18 @@ RUN = (
 )
 
 
-class Block(NamedTuple):
-    """A fenced block of a page."""
-
-    language: str
-    text: str
-
-
-def blocks(path: Path) -> list[Block]:
-    fences = re.finditer(
-        r"^```(\w*)\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
-    return [Block(fence[1], fence[2]) for fence in fences]
+def blocks(path: Path) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: their languages and texts."""
+    text = path.read_text("utf-8")
+    return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def shell_text(path: Path) -> str:
     """What a reader may paste into a shell: shell blocks, and the indented lines of a header."""
     if path.suffix == ".md":
-        fenced = "".join(block.text for block in blocks(path) if block.language in SHELL)
-        return fenced + "".join(
-            re.findall(r"^ {4}\./launch\.sh .*\n", path.read_text("utf-8"), re.M)
-        )
+        fenced = [text for language, text in blocks(path) if language in SHELL]
+        indented = re.findall(r"^ {4}\./launch\.sh .*\n", path.read_text("utf-8"), re.MULTILINE)
+        return "".join([*fenced, *indented])
     header = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     return "\n".join(line for line in header.splitlines() if line.startswith("    "))
 
@@ -183,11 +173,11 @@ def check(words: list[str], own_configs: dict[str, Path]) -> None:
 def own_configs(page: Path, folder: Path) -> dict[str, Path]:
     """The configs that a page writes out, blocks that begin with their path, saved in a folder."""
     paths = {}
-    for number, block in enumerate(blocks(page)):
-        name = re.match(r"# (configs/\w+\.py)\n", block.text)
-        if block.language == "python" and name:
+    for number, (language, text) in enumerate(blocks(page)):
+        name = re.match(r"# (configs/\w+\.py)\n", text)
+        if language == "python" and name:
             paths[name[1]] = folder / f"{number}.py"
-            paths[name[1]].write_text(block.text, "utf-8")
+            paths[name[1]].write_text(text, "utf-8")
     return paths
 
 
