@@ -2,7 +2,6 @@
 
 import ast
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,24 +46,26 @@ def test_a_config_imports_configs_alone_and_its_header_names_its_slice(path):
 
 @pytest.mark.parametrize("split", ["simple", "length", "addprim_jump"])
 def test_scan_takes_its_split_as_argument(split):
-    scan = Path(__file__).parents[1] / "configs" / "scan.py"
-    config = load(f"{scan}:{split}")
+    config = load(f"configs/scan.py:{split}")
     assert all(split in name for name in (*config.data.train, *config.data.test))
-    with pytest.raises(ValueError, match="simple, length, addprim_jump"):
-        load(f"{scan}:jump")
 
 
-@pytest.mark.parametrize("config", ["scan_recurrent:jump", "ptb_lstm:text8"])
-def test_what_is_no_data_set_of_a_config_is_refused(config):
-    name, _, argument = config.partition(":")
-    with pytest.raises(ValueError, match=f"'{argument}' is not a"):
-        load(f"{Path(__file__).parents[1] / 'configs' / name}.py:{argument}")
+@pytest.mark.parametrize(
+    ("name", "argument", "words"),
+    [
+        ("scan", "jump", "simple, length, addprim_jump"),
+        ("scan_recurrent", "jump", "'jump' is not a"),
+        ("ptb_lstm", "text8", "'text8' is not a"),
+    ],
+)
+def test_what_is_no_data_set_of_a_config_is_refused(name, argument, words):
+    with pytest.raises(ValueError, match=words):
+        load(f"configs/{name}.py:{argument}")
 
 
 def test_a_batch_of_bigram_copy_is_32_rows_of_words_and_their_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(bigram, "SPLITS", {"train": 200, "validation": 3, "test": 2})
-    path = Path(__file__).parents[1] / "configs" / "bigram_copy.py"
-    data = build(load(str(path), {"data.cache_dir": str(tmp_path)})).data
+    data = build(load("configs/bigram_copy.py", {"data.cache_dir": str(tmp_path)})).data
     batch = next(data.train_streams())
     assert batch["targets"].shape == (32, 32) and np.all(batch["targets_segment_ids"] == 1)
     # The last word of the text, and so of one row of the split, is eos.
