@@ -21,15 +21,10 @@ SETTINGS = SMALL | {
     "data.row_source_length": 24,
     "data.row_target_length": 24,
     "data.batch_size": 8,
-    "data.train": ("train",),
-    "data.validation": ("validation",),
-    "data.test": ("test",),
     "train.steps": 6,
     "train.log_every": 2,
     "train.evaluate_every": 3,
     "checkpoint.every": 3,
-    "checkpoint.average_last": 1,
-    "evaluate.batch_size": 64,
 }
 LINES = ["The cow is tired .", "The animal didn't cross the street because it was too wide ."]
 TARGETS = ["Die Kuh ist müde .", "Das Tier überquerte die Straße nicht , weil sie zu breit war ."]
@@ -42,7 +37,7 @@ def config(tmp_path_factory, compiled_once):
         for language, lines in {"en": LINES, "de": TARGETS}.items():
             (folder / f"{split}.{language}").write_text("\n".join(lines * (count // 2)) + "\n")
     data = {"data.source": "text", "data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
-    return tj.load_config("configs/multi30k.py", **SETTINGS, **data)
+    return tj.load_config("configs/default.py", **SETTINGS, **data)
 
 
 @pytest.fixture(scope="module")

@@ -126,21 +126,6 @@ def fit(
     return outcome, log, saved
 
 
-def test_the_loop_equals_a_plain_loop_of_steps():
-    settings = make_settings()
-    outcome, log, _ = fit(settings)
-    state, step = make_state(), loop_step(settings)
-    for n in range(1, 11):
-        state, metrics = step(state, make_batch(n))
-        if n in (3, 6, 9, 10):
-            loss_sum, weight = metrics["window"]["loss"]
-            assert log.lines[n]["train/loss"] == pytest.approx(float(loss_sum / weight), rel=1e-6)
-            assert log.lines[n]["train/learning_rate"] == pytest.approx(rate(n))
-    assert_trees_equal(outcome.state, state)
-    assert (outcome.status, outcome.step) == ("finished", 10)
-    assert list(log.texts) == list(range(1, 11))
-
-
 @pytest.mark.parametrize(
     ("every", "trained", "probed", "saved_at"),
     [

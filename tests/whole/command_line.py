@@ -13,9 +13,7 @@ from transformer_jax import main
 CONFIG = SMALL | {
     "seed": 3,
     "data.source": "text",
-    "data.train": ("train",),
     "data.validation": ("test",),
-    "data.test": ("test",),
     "data.row_source_length": 8,
     "data.row_target_length": 8,
     "data.batch_size": 8,
