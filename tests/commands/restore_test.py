@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.checkpoint.states import save_powers
 from transformer_jax.checkpoint.checkpoints import Checkpoints, Origin
 from transformer_jax.commands import restore
 from transformer_jax.config.load import identity, load
@@ -87,8 +88,7 @@ def test_the_checkpoints_that_are_asked_for_are_found(tmp_path):
     name = "validation/loss"
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=3, best_metric=name)
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
-        state = {"params": np.zeros(1)}
-        checkpoints.save(step, state, {}, ORIGIN, {name: loss}, scheduled=True, records=0)
+        save_powers(checkpoints, step, {name: loss})
     checkpoints.close()
 
     def find(which, default="last"):

@@ -25,6 +25,7 @@ from tests.training.tiny import (
     to_numpy,
     with_dropout,
 )
+from tests.whole.command_line import timeless
 from transformer_jax.devices.mesh import place_ahead
 from transformer_jax.models.family import Outputs
 from transformer_jax.training import cross_entropy, loop
@@ -61,10 +62,7 @@ class Log:
         self.texts[step] = text
 
     def repeatable(self):
-        return {
-            step: {name: value for name, value in line.items() if not name.startswith("time/")}
-            for step, line in self.lines.items()
-        }
+        return {step: timeless(line) for step, line in self.lines.items()}
 
 
 class Saved:

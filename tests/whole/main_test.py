@@ -236,8 +236,6 @@ FORK = f"{NEW} --config.checkpoint.fork_from=@/run"
         ("/checkpoints/5", "whole checkpoints: 2, 4, 6"),
         ("where", "runwhere' is no work directory"),
         (" train.steps=9 model.d_ff=8 seed=4", "model.d_ff: 16 -> 8 | seed: 3 -> 4"),
-        (" train.steps=9 data.seed=1", "data.seed: None -> 1"),
-        (" train.steps=9 data.train=('test',)", "data.train: ('train',) -> ('test',)"),
         (" checkpoint.init_from=@/run", "checkpoint.init_from= | set one of them"),
     ],
 )

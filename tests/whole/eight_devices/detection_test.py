@@ -5,7 +5,6 @@ import itertools
 
 import jax
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from tests.tasks.detection_test import CHANGES
 from tests.whole.eight_devices import small
@@ -25,11 +24,8 @@ def test_each_device_matches_its_own_images_without_a_word_to_others():
         layout = jax.NamedSharding(mesh, jax.P(None, ("data", "fsdp")))
         placed = jax.device_put(costs, layout)
         alone = jax.jit(functools.partial(each_by_its_rows, every, axis=1)).lower(placed).compile()
-        matches = np.asarray(alone(placed))
         together = jax.jit(every).lower(placed).compile()
-    for matrix, rows in zip(costs.reshape(-1, 9, 4), matches.reshape(-1, 4), strict=True):
-        least = matrix[linear_sum_assignment(matrix)].sum()
-        np.testing.assert_allclose(matrix[rows, np.arange(4)].sum(), least, rtol=1e-5)
+        np.testing.assert_array_equal(alone(placed), together(placed))
     exchanges = "all-reduce(", "all-gather("
     assert not any(word in str(alone.as_text()) for word in exchanges)
     assert any(word in str(together.as_text()) for word in exchanges)
