@@ -13,6 +13,7 @@ from tests.processes import host_settings, wait_for
 from tests.whole.command_line import BYTES, records, results
 from transformer_jax.config.load import load, to_json
 from transformer_jax.configs import default
+from transformer_jax.runs.workdir import saved_steps
 
 pytestmark = pytest.mark.long
 
@@ -51,16 +52,6 @@ def start(workdir: Path, processes: int, devices: int, *flags: str) -> list[subp
     return started
 
 
-def output(workdir: Path, process: int) -> str:
-    return (workdir.parent / f"{workdir.name}.{process}").read_text()
-
-
-def saved(workdir: Path) -> int:
-    """The newest checkpoint's step, 0 without one."""
-    names = [path.name for path in (workdir / "checkpoints").glob("*")]
-    return max([0, *map(int, filter(str.isdecimal, names))])
-
-
 def assert_equal_runs(workdir: Path, reference: Path) -> None:
     """All that was logged and scored is equal, up to the order of float additions."""
     ours, theirs = records(workdir), records(reference)
@@ -91,7 +82,7 @@ def test_a_job_that_is_stopped_and_goes_on_on_fewer_hosts_equals_an_unbroken_one
     assert alone.wait() == 0
 
     pair = start(broken, 2, devices=4)
-    wait_for(lambda: saved(broken) or any(process.poll() for process in pair))
+    wait_for(lambda: any(saved_steps(broken)) or any(process.poll() for process in pair))
     pair[1].terminate()
     assert [process.wait() for process in pair] == 2 * [128 + signal.SIGTERM]
     assert results(broken)["status"] == "preempted"
@@ -114,5 +105,6 @@ def test_two_hosts_find_what_became_non_finite_first(folder):
     (workdir / "config.json").write_text(to_json(load(default.__file__, TINY | changes)))
     pair = start(workdir, 2, 1, "--mode=replay", "--step=3", f"--config={workdir}/config.json")
     assert [process.wait() for process in pair] == [0, 0]
-    assert "Step 2 is bad" in output(workdir, 0)
-    assert "first tensor that is not finite: decoder/layer 1" in output(workdir, 0)
+    output = (folder / "diverging.0").read_text()
+    assert "Step 2 is bad" in output
+    assert "first tensor that is not finite: decoder/layer 1" in output

@@ -20,11 +20,6 @@ RUN = Small("encoder_decoder", "admin")
 
 
 @pytest.fixture(scope="module")
-def mesh():
-    return RUN.on(MESH).mesh
-
-
-@pytest.fixture(scope="module")
 def state():
     return RUN.new(MESH)
 
@@ -41,8 +36,9 @@ def shapes(text):
     return {tuple(map(int, sizes.split(","))) for sizes in matches}
 
 
-def exchanged(step, mesh, kind):
+def exchanged(step, kind):
     """The (shape of the result, mesh axes) of each collective of a kind."""
+    mesh = RUN.on(MESH).mesh
     instructions = itertools.chain(*hlo.parse(step.as_text()).computations.values())
     return {
         (shape, hlo._over(instruction.rest, dict(mesh.shape), [0] * mesh.size)[0])
@@ -88,7 +84,7 @@ def test_a_step_holds_no_array_whole(state, step):
     assert arguments < 1.5 * whole / (FSDP * TENSOR)
 
 
-def test_a_step_gathers_parameters_over_fsdp_and_no_activation(step, mesh):
+def test_a_step_gathers_parameters_over_fsdp_and_no_activation(step):
     """It gathers one layer of each parameter, and only the device's heads, units or vocabulary."""
 
     def of_a_layer(role):
@@ -100,22 +96,22 @@ def test_a_step_gathers_parameters_over_fsdp_and_no_activation(step, mesh):
 
     roles = RUN.on(MESH).roles.values()
     sharded = {of_a_layer(role) for role in roles if "embed" in role.axes}
-    gathered = exchanged(step, mesh, "all-gather")
+    gathered = exchanged(step, "all-gather")
     assert gathered == {(shape, ("fsdp",)) for shape in sharded}
 
 
-def test_a_step_sums_activations_over_tensor_and_gradients_over_fsdp(step, mesh):
-    summed = exchanged(step, mesh, "all-reduce")
+def test_a_step_sums_activations_over_tensor_and_gradients_over_fsdp(step):
+    summed = exchanged(step, "all-reduce")
     assert ((ROWS // FSDP, LENGTH, SIZES["d_model"]), ("tensor",)) in summed
     assert ((SIZES["d_model"], SIZES["d_ff"] // TENSOR), ("fsdp",)) in summed
 
 
-def test_logits_in_chunks_gather_nothing_more(monkeypatch, step, mesh):
+def test_logits_in_chunks_gather_nothing_more(monkeypatch, step):
     monkeypatch.setattr(cross_entropy, "LARGE", 0)
     in_chunks = RUN.compiled(MESH)
     logits = (ROWS // FSDP, LENGTH, SIZES["vocab_size"] // TENSOR)
     assert logits in shapes(step.as_text()) and logits not in shapes(in_chunks.as_text())
-    assert exchanged(in_chunks, mesh, "all-gather") == exchanged(step, mesh, "all-gather")
+    assert exchanged(in_chunks, "all-gather") == exchanged(step, "all-gather")
 
 
 def test_admins_omegas_and_all_draws_are_those_of_one_device(state):

@@ -42,7 +42,6 @@ _SIDES = {
     "encoder_only": ("inputs",),
     "decoder_only": ("targets",),
 }
-SHAPES = tuple(_SIDES)
 
 
 def batch(shape: str, number: int) -> Any:
