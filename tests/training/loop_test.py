@@ -9,22 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.training.tiny import (
-    LOSS,
-    MESH,
-    apply,
-    assert_trees_equal,
-    make_batch,
-    make_loss,
-    make_settings,
-    make_state,
-    make_step,
-    rate,
-    spoilt,
-    to_device,
-    to_numpy,
-    with_dropout,
-)
+from tests.training import tiny
+from tests.training.tiny import assert_trees_equal, make_batch, make_settings, to_device, to_numpy
 from tests.whole.command_line import timeless
 from transformer_jax.devices.mesh import place_ahead
 from transformer_jax.models.family import Outputs
@@ -79,7 +65,7 @@ class Saved:
 
 def validate(observation):
     batch = make_batch(1000)
-    loss_sum, weight, _ = LOSS(apply(observation.state.params, batch, None, ())[0], batch)
+    loss_sum, weight, _ = tiny.LOSS(tiny.apply(observation.state.params, batch, None, ())[0], batch)
     return {"loss": float(loss_sum / weight)}
 
 
@@ -89,7 +75,7 @@ def loop_step(settings):
         accumulation_steps=settings.accumulation_steps,
         ema_decay=settings.ema_decay,
     )
-    return make_step(settings, with_dropout)
+    return tiny.make_step(settings, tiny.with_dropout)
 
 
 def stop_at(step, first=1):
@@ -112,11 +98,11 @@ def fit(
     log, saved = log or Log(), Saved()
     validation = Probe("validation", settings.evaluate_every, validate, last=settings.steps)
     outcome = loop.fit(
-        state or make_state(ema=settings.ema_decay > 0),
-        place_ahead(streams or Streams(), MESH),
+        state or tiny.make_state(ema=settings.ema_decay > 0),
+        place_ahead(streams or Streams(), tiny.MESH),
         settings=settings,
         train_step=train_step or loop_step(settings),
-        report=loop.Report(settings, LOSS.means, log, seconds_at_peak),
+        report=loop.Report(settings, tiny.LOSS.means, log, seconds_at_peak),
         probes=(*probes, validation),
         save=saved,
         stop=stop,
@@ -242,7 +228,7 @@ def test_what_shows_in_no_loss_is_never_saved(field, decay):
     step = loop_step(settings)
 
     def broken(state, batch):
-        return step(spoilt(state, field, np.inf) if state.step == 4 else state, batch)
+        return step(tiny.spoilt(state, field, np.inf) if state.step == 4 else state, batch)
 
     outcome, log, saved = fit(settings, train_step=broken)
     assert (outcome.status, outcome.step) == ("diverged", 6)
@@ -280,7 +266,8 @@ def fit_values(values, state=None, position=0, bad_step="stop", threshold=None, 
     settings = make_settings(
         steps=len(values), log_every=50, bad_step=bad_step, spike_threshold=threshold
     )
-    step = make_step(dataclasses.replace(settings, steps=10), first_bias, make_loss(value_loss))
+    ten = dataclasses.replace(settings, steps=10)
+    step = tiny.make_step(ten, first_bias, tiny.make_loss(value_loss))
     streams = Values(values, position)
     return fit(settings, state, streams, train_step=step, **arguments)
 
@@ -365,7 +352,7 @@ def test_bad_steps_are_skipped_and_noted_and_no_mean_has_them():
         good = [values[step - 1] for step in range(end - 49, end + 1) if step not in bad]
         mean = pytest.approx(np.mean(good, dtype=np.float64), rel=1e-5) if good else None
         assert log.lines[end].get("train/loss") == mean
-        assert log.lines[end]["train/learning_rate"] == pytest.approx(rate(end))
+        assert log.lines[end]["train/learning_rate"] == pytest.approx(tiny.rate(end))
 
 
 @pytest.mark.parametrize("bad_step", ["stop", "skip", "restore"])

@@ -8,21 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from tests.training.stack import (
-    AXES,
-    BETA1,
-    BETA2,
-    RATE,
-    ROLES,
-    L,
-    adam_direction,
-    at,
-    first_update,
-    make_optimizer,
-    make_stack,
-    run,
-    state_size,
-)
+from tests.training import stack
+from tests.training.stack import BETA1, BETA2, RATE, ROLES, L, at, make_optimizer, make_stack, run
 from transformer_jax.models.family import parameter_name
 from transformer_jax.models.layers.parameter import Share
 from transformer_jax.training.update_rules import OPTIMIZERS
@@ -35,7 +22,7 @@ ROUNDED = {"schedule_free": 1e-6}  # of whose updates, differences of parameters
 def plain_update(name):
     """Of the stack, by an optimizer that nothing changes."""
     params, gradients = make_stack()
-    return first_update(make_optimizer(name, epsilon=PLAIN), params, gradients[0])
+    return stack.first_update(make_optimizer(name, epsilon=PLAIN), params, gradients[0])
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -47,11 +34,11 @@ def test_shares_of_a_parameterisation_are_factors_on_rate_and_epsilon(name):
     share = Share(deviation=0.5, learning_rate=0.125, epsilon=PLAIN / 0.1, width=4.0)
     shared = {path: role._replace(share=share) for path, role in ROLES.items()}
     scaled = make_optimizer(name, epsilon=0.1, roles=lambda: shared)  # as large as the gradients
-    updates, expected = first_update(scaled, params, gradients[0]), plain_update(name)
+    updates, expected = stack.first_update(scaled, params, gradients[0]), plain_update(name)
     atol = ROUNDED.get(name, 1e-7)
     for path, update in jax.tree_util.tree_leaves_with_path(updates):
         factor = {"adafactor": 0.25, "lamb": 0.25, "radam": 0.5, "sgd": 0.5}.get(name, 0.125)
-        if name == "muon" and path[-1].key in AXES:
+        if name == "muon" and path[-1].key in stack.AXES:
             factor = 0.25
         np.testing.assert_allclose(update, factor * at(path, expected), rtol=1e-4, atol=atol)
 
@@ -69,7 +56,7 @@ def test_matrices_of_layers_decay_by_the_square_of_what_is_left(name):
         for t, gradient in enumerate(gradients, start=1):
             g, factor = np.array(at(path, gradient), np.float64), 0.7 ** (t - 1)
             m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g * g
-            step = adam_direction(m / (1 - BETA1**t), v / (1 - BETA2**t), t)
+            step = stack.adam_direction(m / (1 - BETA1**t), v / (1 - BETA2**t), t)
             share = factor**2 if path[0].key == "encoder" and role.matrix else factor
             decayed = role.decay * decay * share * (1 if name == "adamw_independent" else peak)
             x = x - peak * factor * step - decayed * x
@@ -122,7 +109,7 @@ def test_a_group_has_its_factor_and_its_decay(name):
     groups = (("encoder/*/[qv]*", 0.5, 0.3), ("encoder/*", 2.0, 0.0))
     decays = dict(weight_decay=0.2, weight_decay_power=2, learning_rate=2 * RATE)
     transform = make_optimizer(name, groups=groups, epsilon=PLAIN, **decays)
-    grouped = first_update(transform, params, gradient)
+    grouped = stack.first_update(transform, params, gradient)
     atol = ROUNDED.get(name, 1e-7)
 
     for path, update in jax.tree_util.tree_leaves_with_path(plain_update(name)):
@@ -130,7 +117,7 @@ def test_a_group_has_its_factor_and_its_decay(name):
         factor, decay = 1.0, 0.2
         if path[0].key == "encoder":
             factor, decay = (0.5, 0.3) if leaf[0] in "qv" else (2.0, 0.0)
-        if leaf in AXES:
+        if leaf in stack.AXES:
             decay /= 2
         if not ROLES[parameter_name(path)].decay:
             decay = 0.0
@@ -157,7 +144,7 @@ def test_what_is_frozen_stays_has_no_state_and_no_part_in_the_norm(name):
     expected = run(alone, without_frozen(params), [without_frozen(g) for g in gradients])
     assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     jax.tree.map(assert_close, without_frozen(result), expected)
-    assert state_size(transform, params) == state_size(alone, expected)
+    assert stack.state_size(transform, params) == stack.state_size(alone, expected)
 
 
 def warm_up(glob, first, last, steps):

@@ -57,16 +57,12 @@ def test_a_schedule_that_ends_has_the_final_rate_and_no_other_depends_on_the_end
     schedule = schedule_of(name)
     if SCHEDULES[name].ends:
         assert rate(schedule, 20) == rate(schedule, 50) == pytest.approx(0.1)
+        # Of 0 it is a step that moves nothing, as docs/training.md says, and the only one.
+        to_nothing = schedule_of(name, final_learning_rate=0.0)
+        assert rate(to_nothing, 20) == 0 < rate(to_nothing, 19)
     else:
         longer = schedule_of(name, steps=99, final_learning_rate=0.3)
         assert all(rate(schedule, s) == rate(longer, s) for s in range(1, 60))
-
-
-@pytest.mark.parametrize("name", [name for name, row in SCHEDULES.items() if row.ends])
-def test_the_last_update_and_none_before_has_a_final_rate_of_zero(name):
-    """A step that moves nothing, as docs/training.md says."""
-    schedule = schedule_of(name, final_learning_rate=0.0)
-    assert rate(schedule, 20) == 0 < rate(schedule, 19)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -8,27 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from tests.training.tiny import (
-    LOSS,
-    OF_OPTIMIZER,
-    OPTIMIZER,
-    ROLES,
-    SCHEDULE,
-    B,
-    apply,
-    assert_trees_close,
-    assert_trees_equal,
-    compiled_step,
-    make_batch,
-    make_loss,
-    make_settings,
-    make_state,
-    make_states,
-    make_step,
-    rate,
-    to_numpy,
-    with_dropout,
-)
+from tests.training import tiny
+from tests.training.tiny import B, apply, make_batch, make_settings, make_state, make_step
 from transformer_jax.training.optimizer import adam_state, make_optimizer
 from transformer_jax.training.step import is_finite
 from transformer_jax.training.update_rules import OPTIMIZERS
@@ -40,25 +21,25 @@ def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
     @jax.jit
     def expect(state):
         def mean_loss(params):
-            loss_sum, weight, _ = LOSS(apply(params, batch, None, ())[0], batch)
+            loss_sum, weight, _ = tiny.LOSS(apply(params, batch, None, ())[0], batch)
             return loss_sum / weight
 
         loss, gradient = jax.value_and_grad(mean_loss)(state.params)
-        updates, _ = OPTIMIZER.update(gradient, state.opt_state, state.params)
+        updates, _ = tiny.OPTIMIZER.update(gradient, state.opt_state, state.params)
         return loss, optax.tree.norm(gradient), optax.apply_updates(state.params, updates)
 
     loss, gradient_norm, expected = expect(state)
-    before = to_numpy(state.params)
+    before = tiny.to_numpy(state.params)
     state, metrics = make_step(make_settings())(state, batch)
 
-    assert_trees_close(state.params, expected, rtol=1e-5)
+    tiny.assert_trees_close(state.params, expected, rtol=1e-5)
     moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, expected)
     assert all(jax.tree.leaves(moved))
     assert state.step == 1
     np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
     np.testing.assert_allclose(metrics["gradient_norm"], gradient_norm, rtol=1e-5)
     assert metrics["weight"] == batch["targets_segment_ids"].sum()
-    np.testing.assert_allclose(metrics["learning_rate"], rate(1))
+    np.testing.assert_allclose(metrics["learning_rate"], tiny.rate(1))
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -70,10 +51,10 @@ def test_what_a_batch_leaves_is_there_for_the_next_row_by_row(parts):
         return outputs, {"read": 100 * memory["read"] + batch["inputs"][:, :1]}
 
     batches = [make_batch(number) for number in (1, 2, 3)]
-    states = make_states(memory={"read": jax.ShapeDtypeStruct((B, 1), jnp.int32)})
+    states = tiny.make_states(memory={"read": jax.ShapeDtypeStruct((B, 1), jnp.int32)})
     state = states.create(jax.random.key(0), batches[0])
     assert not np.any(state.memory["read"])
-    step = compiled_step(state, make_settings(accumulation_steps=parts), apply=remembering)
+    step = tiny.compiled_step(state, make_settings(accumulation_steps=parts), apply=remembering)
     expected = np.zeros((B, 1), int)
     for batch in batches:
         state, _ = step(state, batch)
@@ -88,8 +69,8 @@ def test_the_update_does_not_depend_on_the_number_of_micro_batches():
     (state, metrics), (plain, plain_metrics) = (
         make_step(make_settings(accumulation_steps=parts))(make_state(), batch) for parts in (2, 1)
     )
-    assert_trees_close(state.params, plain.params, rtol=2e-5, atol=1e-6)
-    assert_trees_close(metrics, plain_metrics, rtol=2e-5, atol=1e-6)
+    tiny.assert_trees_close(state.params, plain.params, rtol=2e-5, atol=1e-6)
+    tiny.assert_trees_close(metrics, plain_metrics, rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -98,7 +79,7 @@ def test_each_part_of_each_step_has_dropout_of_its_own_which_repeats_with_the_st
 
     def watched(params, batch, rng, memory):
         jax.debug.callback(lambda data: keys.add(tuple(data.tolist())), jax.random.key_data(rng))
-        return with_dropout(params, batch, rng, memory)
+        return tiny.with_dropout(params, batch, rng, memory)
 
     step = make_step(make_settings(accumulation_steps=parts), watched)
     for _ in range(2):
@@ -120,7 +101,7 @@ def test_the_window_sums_from_one_multiple_of_log_every_to_the_next():
         loss, weight = np.sum(sums[(n - 1) // 3 * 3 :], axis=0)
         np.testing.assert_allclose(metrics["window"]["loss"], (loss, weight), rtol=1e-5)
         assert metrics["window"]["gradient_norm"][1] == (n - 1) % 3 + 1
-        assert_trees_equal(metrics["window"], state.window)
+        tiny.assert_trees_equal(metrics["window"], state.window)
 
 
 def test_a_finished_window_ends_when_log_every_changes():
@@ -143,8 +124,9 @@ def test_the_step_compiles_once_and_takes_its_state():
 def test_parameters_that_an_update_makes_infinite_are_seen_though_the_loss_was_finite():
     """Loss and gradient norm are those of the parameters before it."""
     optimizer = optax.sgd(jnp.inf)
-    state = make_states(optimizer=optimizer).create(jax.random.key(0), make_batch(0))
-    _, metrics = compiled_step(state, make_settings(), optimizer=optimizer)(state, make_batch(1))
+    state = tiny.make_states(optimizer=optimizer).create(jax.random.key(0), make_batch(0))
+    step = tiny.compiled_step(state, make_settings(), optimizer=optimizer)
+    _, metrics = step(state, make_batch(1))
     assert np.isfinite([metrics["loss"], metrics["gradient_norm"]]).all()
     assert not metrics["finite_parameters"] and not is_finite(metrics)
 
@@ -157,20 +139,20 @@ def test_a_skipped_step_leaves_no_trace_but_in_the_counts_of_steps(parts):
         return outputs, memory + batch["inputs"][:, :1]
 
     memory = jax.ShapeDtypeStruct((B, 1), jnp.int32)
-    state = make_states(ema=True, memory=memory).create(jax.random.key(0), make_batch(0))
+    state = tiny.make_states(ema=True, memory=memory).create(jax.random.key(0), make_batch(0))
     settings = make_settings(accumulation_steps=parts, ema_decay=0.9, bad_step="skip")
-    step = compiled_step(state, settings, apply=faulty)
+    step = tiny.compiled_step(state, settings, apply=faulty)
     for fault in (1.0, 1.0, np.nan):
-        before = to_numpy(state)
+        before = tiny.to_numpy(state)
         batch = make_batch(1) | {"fault": np.full((B, 1, 1), fault, np.float32)}
         state, metrics = step(state, batch)
     assert metrics["bad"] and metrics["finite_parameters"] and not is_finite(metrics)
-    after = to_numpy(state)
+    after = tiny.to_numpy(state)
     (_, rates), *_ = optax.tree.get_all_with_path(after["opt_state"], "ScaleByScheduleState")
     assert after["step"] == rates.count == 3
     for name in ("params", "ema_params", "rng", "memory", "window"):
-        assert_trees_equal(after[name], before[name])
-    assert_trees_equal(adam_state(after["opt_state"]), adam_state(before["opt_state"]))
+        tiny.assert_trees_equal(after[name], before[name])
+    tiny.assert_trees_equal(adam_state(after["opt_state"]), adam_state(before["opt_state"]))
     np.testing.assert_array_equal(np.isnan(after["recent"][:4]), [False, False, True, True])
 
 
@@ -178,7 +160,7 @@ def test_the_moving_average_is_the_recursion_and_training_does_not_see_it():
     decay = 0.3  # more than the first three steps have of their own
     step, plain = make_step(make_settings(ema_decay=decay)), make_step(make_settings())
     state, alone = make_state(ema=True), make_state()
-    average = to_numpy(state.params)
+    average = tiny.to_numpy(state.params)
     for n in range(8):
         state, _ = step(state, make_batch(n))
         alone, _ = plain(alone, make_batch(n))
@@ -188,21 +170,21 @@ def test_the_moving_average_is_the_recursion_and_training_does_not_see_it():
             average,
             state.params,
         )
-    assert_trees_close(state.ema_params, average, rtol=1e-5, atol=1e-6)
-    assert_trees_close(state.params, alone.params, rtol=1e-6, atol=1e-7)
+    tiny.assert_trees_close(state.ema_params, average, rtol=1e-5, atol=1e-6)
+    tiny.assert_trees_close(state.params, alone.params, rtol=1e-6, atol=1e-7)
     assert alone.ema_params is None
 
 
 def test_an_average_that_the_optimizer_keeps_is_what_is_scored():
-    settings = dataclasses.replace(OF_OPTIMIZER, name="schedule_free")
-    transform = make_optimizer(settings, SCHEDULE, lambda: ROLES)
+    settings = dataclasses.replace(tiny.OF_OPTIMIZER, name="schedule_free")
+    transform = make_optimizer(settings, tiny.SCHEDULE, lambda: tiny.ROLES)
     average = OPTIMIZERS["schedule_free"].average
-    state = make_states(optimizer=transform, ema=True).create(jax.random.key(0), make_batch(0))
-    step = compiled_step(state, make_settings(), optimizer=transform, average=average)
+    state = tiny.make_states(optimizer=transform, ema=True).create(jax.random.key(0), make_batch(0))
+    step = tiny.compiled_step(state, make_settings(), optimizer=transform, average=average)
     for n in range(3):
         state, _ = step(state, make_batch(n))
     assert average is not None and state.evaluated is state.ema_params
-    assert_trees_equal(state.ema_params, jax.jit(average)(state.params, state.opt_state))
+    tiny.assert_trees_equal(state.ema_params, jax.jit(average)(state.params, state.opt_state))
     assert not np.array_equal(state.ema_params["table"], state.params["table"])
 
 
@@ -225,9 +207,9 @@ def test_a_loss_may_be_divided_by_totals_of_the_whole_batch(parts):
         return outputs._replace(sums={"balance": (2 * rows, rows)}), memory
 
     batch, names = make_batch(4), ("loss", "balance", "gradient_norm")
-    state = make_states(metrics=names).create(jax.random.key(0), batch)
-    settings, loss = make_settings(accumulation_steps=parts), make_loss(share, totals)
-    step = compiled_step(state, settings, loss=loss, apply=with_sums)
+    state = tiny.make_states(metrics=names).create(jax.random.key(0), batch)
+    settings, loss = make_settings(accumulation_steps=parts), tiny.make_loss(share, totals)
+    step = tiny.compiled_step(state, settings, loss=loss, apply=with_sums)
     values = with_sums(state.params, batch, None, ())[0].values
     expected = jnp.sum(jnp.square(values)) / batch["targets_segment_ids"].sum()
     _, metrics = step(state, batch)

@@ -8,23 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from tests.training.stack import (
-    AXES,
-    BETA1,
-    BETA2,
-    EPSILON,
-    RATE,
-    ROLES,
-    D,
-    K,
-    L,
-    adam_direction,
-    at,
-    make_optimizer,
-    make_stack,
-    run,
-    state_size,
-)
+from tests.training import stack
+from tests.training.stack import AXES, BETA1, BETA2, EPSILON, RATE, L, adam_direction, at, run
 from transformer_jax.models.family import parameter_name
 from transformer_jax.training import soap as training_soap
 from transformer_jax.training.update_rules import OPTIMIZERS
@@ -217,11 +202,11 @@ def test_equals_the_papers_algorithm_on_each_matrix_of_each_layer(name):
     """Decay apart, of which `optimizer_test` sees that it adds to the step. Gradients are of more
     than one size; of Adafactor's matrices, some are large enough to be factored."""
     # SOAP's first bases are unique only where matrices are square.
-    sizes = {"adafactor": (128, 43), "soap": (6, 2)}.get(name, (D, K))
-    params, gradients = make_stack(*sizes, steps=12)
+    sizes = {"adafactor": (128, 43), "soap": (6, 2)}.get(name, (stack.D, stack.K))
+    params, gradients = stack.make_stack(*sizes, steps=12)
     # More than is known of its size
     gradients[1] = jax.tree.map(lambda g: 7 * np.asarray(g), gradients[1])
-    transform = make_optimizer(name, steps=STEPS)
+    transform = stack.make_optimizer(name, steps=STEPS)
     result = run(transform, params, gradients)
     for path, param in jax.tree_util.tree_leaves_with_path(params):
         get = functools.partial(at, path)
@@ -234,17 +219,17 @@ def test_equals_the_papers_algorithm_on_each_matrix_of_each_layer(name):
         atol = 1e-4 if name in ("muon", "soap") else 1e-5
         np.testing.assert_allclose(get(result), expected, rtol=1e-3, atol=atol, err_msg=str(path))
     if name == "adafactor":
-        assert state_size(transform, params) < optax.tree.size(params)
+        assert stack.state_size(transform, params) < optax.tree.size(params)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_setting_has_an_effect_where_the_row_says_so(name):
-    params, (gradient,) = make_stack(steps=1)
+    params, (gradient,) = stack.make_stack(steps=1)
     # Of one parameter little is to be traced.
     params, gradient = ({"embedding": tree["embedding"]} for tree in (params, gradient))
 
     def program(**changes):
-        transform = make_optimizer(name, **changes)
+        transform = stack.make_optimizer(name, **changes)
         update = lambda param, g: transform.update(g, transform.init(param), param)  # noqa: E731
         return str(jax.make_jaxpr(update)(params, gradient))
 
@@ -255,8 +240,8 @@ def test_a_setting_has_an_effect_where_the_row_says_so(name):
 
 
 def test_schedule_free_scores_the_average_and_what_is_frozen_as_it_is():
-    params, gradients = make_stack(steps=12)
-    transform = make_optimizer("schedule_free", groups=(("embedding/*", 0.0, 0.0),))
+    params, gradients = stack.make_stack(steps=12)
+    transform = stack.make_optimizer("schedule_free", groups=(("embedding/*", 0.0, 0.0),))
     reached, state = params, transform.init(params)
     update = jax.jit(transform.update)
     for gradient in gradients:
@@ -276,13 +261,13 @@ def test_schedule_free_scores_the_average_and_what_is_frozen_as_it_is():
 
 def test_soap_is_adam_where_it_turns_no_axis(monkeypatch):
     """From the second gradient on; for vectors from the first."""
-    params, gradients = make_stack(steps=12)
+    params, gradients = stack.make_stack(steps=12)
     monkeypatch.setattr(training_soap, "LARGEST", 1)
     by_soap, by_adam, by_adam_later = (
-        run(make_optimizer(name, lambda count: RATE), params, gradients[first:])
+        run(stack.make_optimizer(name, lambda count: RATE), params, gradients[first:])
         for name, first in (("soap", 0), ("adam", 0), ("adam", 1))
     )
     for path, leaf in jax.tree_util.tree_leaves_with_path(by_soap):
-        is_matrix = ROLES[parameter_name(path)].matrix is not None
+        is_matrix = stack.ROLES[parameter_name(path)].matrix is not None
         expected = at(path, by_adam_later if is_matrix else by_adam)
         np.testing.assert_allclose(leaf, expected, rtol=1e-4, atol=1e-6)
