@@ -148,10 +148,6 @@ def test_parameters_that_are_asked_may_be_held_in_bfloat16(config, run, tmp_path
     jax.tree.map(np.testing.assert_array_equal, halved.params, rounded)
     sizes = (sum(leaf.nbytes for leaf in jax.tree.leaves(each.params)) for each in (halved, run))
     assert 2 * next(sizes) == next(sizes)
-    batch = run.batch(LINES, TARGETS)
-    expected, logits = run.logits(batch), halved.logits(batch)
-    assert logits.dtype == np.float32
-    assert 0 < np.std(logits - expected) < 2**-6 * np.std(expected)
     run.params, before = jax.tree.map(lambda x: x.astype(np.float32), halved.params), run.params
     assert halved.generate(LINES) == run.generate(LINES)  # they write what these numbers write
     run.params = before
