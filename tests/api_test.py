@@ -3,7 +3,6 @@
 import dataclasses
 import fcntl
 import gc
-import subprocess
 import sys
 
 import jax
@@ -12,6 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.defaults import SMALL
+from tests.processes import printed
 from tests.whole.command_line import records
 from transformer_jax.runs.workdir import LOCK
 
@@ -65,8 +65,7 @@ def test_importing_takes_no_more_than_is_asked_for():
     code = (
         "import sys, transformer_jax as tj; dir(tj); print('jax' in sys.modules, 'load' in dir(tj))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False True\n"
+    assert printed(sys.executable, "-c", code) == "False True\n"
     with pytest.raises(AttributeError, match="'loads'"):
         tj.loads  # noqa: B018
 

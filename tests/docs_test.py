@@ -8,7 +8,6 @@ import io
 import itertools
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from absl import flags
 
 import transformer_jax.main  # noqa: F401 (it defines the flags)
 from experiments.harness.sweep import part
+from tests.processes import printed
 from tests.tracked import CONFIGS, ROOT, tracked
 from transformer_jax.commands import COMMANDS
 from transformer_jax.config import effects
@@ -68,8 +68,7 @@ def commands_in(text: str) -> Iterator[list[str]]:
 
 @functools.cache
 def launch_help() -> str:
-    command = ["./launch.sh", "--help"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return printed("./launch.sh", "--help", cwd=ROOT)
 
 
 @functools.cache
@@ -206,8 +205,7 @@ def test_commands_are_found():
 
 @pytest.mark.parametrize("command", RUN[:2], ids=shlex.join)
 def test_a_cheap_command_runs(command):
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed(*command, cwd=ROOT)
 
 
 @by_path([*PAGES, *REPORTS])
@@ -287,9 +285,7 @@ def tables():
 
 def test_generated_parts_are_those_of_the_code():
     """In a process of its own: rows that another test has brought would be in its tables."""
-    command = [sys.executable, "docs/tables.py", "--check"]
-    check = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert check.returncode == 0, check.stdout + check.stderr
+    printed(sys.executable, "docs/tables.py", "--check", cwd=ROOT)
 
 
 def test_every_part_stands_on_some_page(tables):

@@ -5,18 +5,22 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 from transformer_jax.process import hosts
+
+
+def printed(*command: str, **settings: Any) -> str:
+    """What a process prints, which has to end in order; settings: as of `subprocess.run`."""
+    done = subprocess.run(command, capture_output=True, text=True, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def on_eight_devices(*arguments: str) -> str:
     """What Python prints with these arguments where the CPU is eight devices."""
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, *arguments], env=os.environ | devices, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return printed(sys.executable, *arguments, env=os.environ | devices)
 
 
 def host_settings(count: int) -> list[dict[str, str]]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import transformer_jax as tj
 from tests.defaults import SMALL
 from tests.docs_test import blocks
+from tests.processes import printed
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Of the page's run, which has been trained before.
@@ -33,15 +33,9 @@ def run(folder: Path, texts: list[str], end: str) -> list[Any]:
     # Programs without run several times as long.
     plain = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "MPLBACKEND": "agg"}
     script = "\n".join([*texts, f"import json\nprint('\\n' + json.dumps({end}))"])
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=folder,
-        env=os.environ | plain | {"HOME": str(folder)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    environment = os.environ | plain | {"HOME": str(folder)}
+    text = printed(sys.executable, "-c", script, cwd=folder, env=environment)
+    return json.loads(text.splitlines()[-1])
 
 
 def test_the_page_runs_as_it_stands(tmp_path):
