@@ -24,10 +24,9 @@ def a_loss(**changes):
     return Loss(detection.set_loss, detection.totals, detection.means, settings)
 
 
-def case(counts=(2, 0, 3, 1), images=B, seed=0):
+def case(counts=(2, 0, 3, 1), images=B):
     """Outputs, and a batch of images with so many boxes; the rows after `images` hold nothing."""
-    rng = np.random.default_rng(seed)
-    rows = len(counts)
+    rng, rows = np.random.default_rng(0), len(counts)
     predictions = Boxes(
         jnp.array(rng.normal(size=(L, rows, N, C + 1)), jnp.float32),
         jnp.array(rng.uniform(0.1, 0.9, (L, rows, N, 4)), jnp.float32),

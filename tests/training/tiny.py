@@ -15,11 +15,10 @@ from transformer_jax.training import cross_entropy, losses, optimizer, state, st
 from transformer_jax.training.schedule import make_schedule
 
 B, T, V, D = 4, 6, 9, 5
-SETTINGS = loss_settings()
 
 
 def make_loss(function, totals=None):
-    return losses.Loss(function, totals, losses.means_of_tokens, SETTINGS)
+    return losses.Loss(function, totals, losses.means_of_tokens, loss_settings())
 
 
 LOSS = make_loss(losses.next_token_loss)

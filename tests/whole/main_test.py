@@ -16,7 +16,6 @@ from transformer_jax.config.load import difference, load
 from transformer_jax.devices.mesh import place
 from transformer_jax.evaluation import trained
 from transformer_jax.inspection import memory
-from transformer_jax.process import machine
 from transformer_jax.runs.workdir import SCORED, read_metrics, scores
 
 NEW = "--config=@/run.json --workdir=@/new"
@@ -144,11 +143,11 @@ def test_a_mistake_ends_in_one_message_and_touches_nothing(folder, capsys, flags
     ],
 )
 def test_what_cannot_fit_into_memory_is_refused_before_it_is_made(
-    folder, capsys, monkeypatch, arguments, part
+    folder, capsys, limit, arguments, part
 ):
     (folder / "t").write_text("a\n")
-    monkeypatch.setattr(machine, "memory", lambda: machine.Memory(2**30, 2**30))
-    assert re.search(f"{part}", message_of(folder, capsys, arguments))
+    limit(2**30)
+    assert re.search(part, message_of(folder, capsys, arguments))
 
 
 def test_a_device_that_is_not_here_is_told_by_what_asks_for_it(folder, capsys, monkeypatch):

@@ -38,10 +38,8 @@ def compare(values, others):
     """Equal, but for rounding of numbers."""
     assert values.keys() >= others.keys()
     for name, other in others.items():
-        if isinstance(other, float):
-            assert values[name] == pytest.approx(other, rel=1e-5), name
-        else:
-            assert values[name] == other, name
+        close = pytest.approx(other, rel=1e-5) if isinstance(other, float) else other
+        assert values[name] == close, name
 
 
 each = pytest.mark.parametrize("workdir", NAMES, indirect=True)
