@@ -1,5 +1,6 @@
 """The Python API answers as the commands do, trains as they do, and fails in their words."""
 
+import contextlib
 import dataclasses
 import fcntl
 import gc
@@ -53,12 +54,10 @@ def run(trained):
 
 
 def is_locked(folder) -> bool:
-    with (folder / LOCK).open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    with (folder / LOCK).open() as file, contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    return True
 
 
 def test_importing_takes_no_more_than_is_asked_for():

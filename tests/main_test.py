@@ -98,9 +98,8 @@ def test_what_reads_a_run_takes_no_programs_from_where_that_says(
 def test_a_traceback_is_written_into_no_file_that_a_link_names(message, tmp_path):
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "error.log").symlink_to(tmp_path / "victim")
-    assert f"The traceback is in {tmp_path}/error.log" in message(
-        KeyError("x"), f"--workdir={tmp_path}"
-    )
+    text = message(KeyError("x"), f"--workdir={tmp_path}")
+    assert f"The traceback is in {tmp_path}/error.log" in text
     assert (tmp_path / "victim").read_text() == "mine"
 
 

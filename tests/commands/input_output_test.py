@@ -9,9 +9,8 @@ from transformer_jax.commands import input_output
 
 
 def test_a_target_of_someone_else_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        input_output.os, "access", lambda path, mode: path != tmp_path
-    )  # root may write
+    # Root may write.
+    monkeypatch.setattr(input_output.os, "access", lambda path, mode: path != tmp_path)
     with pytest.raises(ValueError, match="cannot be written"):
         input_output.check_target(str(tmp_path / "new"))
 

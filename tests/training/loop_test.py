@@ -19,12 +19,14 @@ from transformer_jax.training.probe import Observation, Probe
 
 
 class Streams:
-    def __init__(self, position=0):
-        self.position = position
+    """batch: number -> the batch, from 1."""
+
+    def __init__(self, position=0, batch=make_batch):
+        self.position, self.batch = position, batch
 
     def __next__(self):
         self.position += 1
-        return make_batch(self.position)
+        return self.batch(self.position)
 
     def get_state(self):
         return {"0": {"position": self.position}}
@@ -185,29 +187,21 @@ def test_a_stop_saves_its_step_and_ends(every, stop, status, scheduled):
     assert list(log.texts) == list(range(1, last + 1))
 
 
-def broken_from(bad_step, part):
-    """A step of which a part, such as its loss, is not finite from `bad_step` on."""
-    step = loop_step(make_settings())
-
-    def broken(state, batch):
-        state, metrics = step(state, batch)
-        value = False if part == "finite_parameters" else jnp.nan
-        return state, metrics | {part: jnp.where(state.step >= bad_step, value, metrics[part])}
-
-    return broken
-
-
 @pytest.mark.parametrize(
     ("bad_step", "part"),
     [(1, "loss"), (6, "finite_parameters"), (7, "loss"), (8, "gradient_norm"), (10, "loss")],
 )
 def test_what_is_not_finite_ends_training_and_is_never_saved(bad_step, part):
     settings, measured = make_settings(checkpoint_every=3), []
-    outcome, log, saved = fit(
-        settings,
-        train_step=broken_from(bad_step, part),
-        probes=[Probe("a", 2, lambda observed: measured.append(int(observed.state.step)) or {})],
-    )
+    step = loop_step(settings)
+
+    def broken(state, batch):
+        state, metrics = step(state, batch)
+        value = False if part == "finite_parameters" else jnp.nan
+        return state, metrics | {part: jnp.where(state.step >= bad_step, value, metrics[part])}
+
+    probe = Probe("a", 2, lambda observed: measured.append(int(observed.state.step)) or {})
+    outcome, log, saved = fit(settings, train_step=broken, probes=[probe])
     assert (outcome.status, outcome.step) == ("diverged", bad_step)
     assert list(saved.checkpoints) == [step for step in (3, 6, 9) if step < bad_step]
     assert measured == [step for step in (2, 4, 6, 8, 10) if step < bad_step]
@@ -243,25 +237,13 @@ def value_loss(outputs, batch, settings):
     return loss_sum, weight, dict.fromkeys(cross_entropy.METRICS, (loss_sum, weight))
 
 
-class Values(Streams):
-    """Batches of which each makes the loss of its step."""
-
-    def __init__(self, values, position=0):
-        super().__init__(position)
-        self.values = values
-
-    def __next__(self):
-        self.position += 1
-        return {"values": np.full(2, self.values[self.position - 1], np.float32)}
-
-
 def fit_values(values, state=None, position=0, bad_step="stop", threshold=None, **arguments):
     settings = make_settings(
         steps=len(values), log_every=50, bad_step=bad_step, spike_threshold=threshold
     )
     ten = dataclasses.replace(settings, steps=10)
     step = tiny.make_step(ten, first_bias, tiny.make_loss(value_loss))
-    streams = Values(values, position)
+    streams = Streams(position, lambda n: {"values": np.full(2, values[n - 1], np.float32)})
     return fit(settings, state, streams, train_step=step, **arguments)
 
 

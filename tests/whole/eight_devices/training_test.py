@@ -13,15 +13,6 @@ from transformer_jax.devices import mesh as sharding
 from transformer_jax.training import cross_entropy
 from transformer_jax.training import state as train_state
 
-# Every mesh of several axes, and every shape, each with a scheme of its own
-SCHEMES = {"encoder_decoder": "admin", "encoder_only": "parallel", "decoder_only": "pre_ln"}
-CASES = [
-    ("tensor and data", "encoder_decoder", False),
-    ("fsdp, tensor and sequence", "encoder_decoder", False),
-    # In chunks, where rows and vocabulary are sharded, and with or without the length
-    ("fsdp, tensor and sequence", "encoder_only", True),
-    ("data, fsdp and tensor", "decoder_only", True),
-]
 # Biases by distance, and norms over all heads, are sharded with the heads; layers choose between
 # masks and rotations.
 ATTENTION = {
@@ -38,16 +29,15 @@ ATTENTION = {
     "attention_gate": "entry",
 }
 GATED = (("positions", "relative"), ("attention_weights", "sigmoid"), ("attention_gate", "head"))
-CHANGES = {"decoder_only": GATED, "encoder_only": (*ATTENTION.items(),)}
+# Every shape, each with a scheme of its own
+ENCODER_DECODER = Small("encoder_decoder", "admin")
+ENCODER = Small("encoder_only", "parallel", changes=(*ATTENTION.items(),))
+DECODER = Small("decoder_only", "pre_ln", changes=GATED)
 STEPS = 6
 
 
 first = functools.cache(Small.first)
 step_on = functools.cache(lambda run, mesh: run.on(mesh).train_step())
-
-
-def transformer(shape):
-    return Small(shape, SCHEMES[shape], changes=CHANGES.get(shape, ()))
 
 
 def trained(run: Small, mesh: str, steps=STEPS, forgets=False):
@@ -77,24 +67,25 @@ def trained(run: Small, mesh: str, steps=STEPS, forgets=False):
 trained_alone = functools.cache(functools.partial(trained, mesh="one device"))
 
 
-# Recurrent models, whose kernels are gathered before the scan over time
-RECURRENT = [
-    ("data", Small("encoder_decoder", recurrence="rnnsearch")),
-    ("data, fsdp and tensor", Small("encoder_decoder", recurrence="gnmt")),
+# Every mesh of several axes
+CASES = [
+    ("tensor and data", ENCODER_DECODER, False),
+    ("fsdp, tensor and sequence", ENCODER_DECODER, False),
+    # In chunks, where rows and vocabulary are sharded, and with or without the length
+    ("fsdp, tensor and sequence", ENCODER, True),
+    ("data, fsdp and tensor", DECODER, True),
+    # Recurrent models, whose kernels are gathered before the scan over time
+    ("data", Small("encoder_decoder", recurrence="rnnsearch"), False),
+    ("data, fsdp and tensor", Small("encoder_decoder", recurrence="gnmt"), False),
     (
         "fsdp, tensor and sequence",
         Small("decoder_only", recurrence="lstmn", changes=(("num_decoder_layers", 1),)),
+        False,
     ),
 ]
 
 
-@pytest.mark.parametrize(
-    ("mesh", "run", "chunks"),
-    [
-        *((mesh, transformer(shape), chunks) for mesh, shape, chunks in CASES),
-        *((mesh, run, False) for mesh, run in RECURRENT),
-    ],
-)
+@pytest.mark.parametrize(("mesh", "run", "chunks"), CASES)
 def test_losses_and_parameters_are_those_of_one_device(monkeypatch, mesh, run, chunks):
     """chunks: whether logits are made in chunks there, and whole on the one device."""
     expected_losses, expected = trained_alone(run)
