@@ -52,22 +52,23 @@ def test_large_logits_stay_finite():
 
 # In chunks
 
-ROWS, LENGTH, D = 6, 9, 5  # tokens that do not divide into chunks
+SIZE, D = (6, 9), 5  # rows and length, whose product does not divide into chunks
 
 
 def random(*shape, seed=0) -> Any:
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-def some(share):
+def some(share, size):
     """Weights, of which about a share is not 0."""
-    mask = np.random.default_rng(1).random((ROWS, LENGTH)) < share
-    return jnp.asarray(mask * np.random.default_rng(2).uniform(1, 2, (ROWS, LENGTH)), jnp.float32)
+    mask = np.random.default_rng(1).random(size) < share
+    return jnp.asarray(mask * np.random.default_rng(2).uniform(1, 2, size), jnp.float32)
 
 
 def sums_and_gradients(outputs):
     """Of each share of the tokens."""
-    targets = jnp.asarray(np.random.default_rng(3).integers(V, size=(ROWS, LENGTH)))
+    size = outputs.x.shape[:2]
+    targets = jnp.asarray(np.random.default_rng(3).integers(V, size=size))
 
     def loss(outputs, weights):
         sums = cross_entropy(outputs, targets, weights, SETTINGS)
@@ -78,22 +79,25 @@ def sums_and_gradients(outputs):
         (_, sums), gradient = jax.value_and_grad(loss, has_aux=True)(outputs, weights)
         return sums, gradient, loss(outputs, weights)[1]
 
-    return {share: compute(outputs, some(share)) for share in (0.0, 0.15, 1.0)}
+    return {share: compute(outputs, some(share, size)) for share in (0.0, 0.15, 1.0)}
 
 
 @pytest.mark.parametrize(
-    ("dtype", "bias", "softcap", "tolerance", "parts"),  # of rows and length, that devices share
+    ("size", "dtype", "bias", "softcap", "tolerance", "parts"),
     [
-        ("float32", None, None, 1e-5, {}),
-        ("float32", random(V), 2.0, 1e-5, {}),
-        ("bfloat16", random(V), None, 2**-8, {}),
-        ("float32", None, None, 1e-5, {"batch": 2, "length": 3}),
+        (SIZE, "float32", None, None, 1e-5, {}),
+        (SIZE, "float32", random(V), 2.0, 1e-5, {}),
+        (SIZE, "bfloat16", random(V), None, 2**-8, {}),
+        (SIZE, "float32", None, None, 1e-5, {"batch": 2, "length": 3}),
+        # About as many tokens as chunks, or fewer
+        *(((1, length), "float32", None, None, 1e-5, {}) for length in (1, 3, 4, 8, 9)),
     ],
 )
 def test_chunks_give_the_sums_and_gradients_of_whole_logits(
-    monkeypatch, dtype, bias, softcap, tolerance, parts
+    monkeypatch, size, dtype, bias, softcap, tolerance, parts
 ):
-    x, table = random(ROWS, LENGTH, D).astype(dtype), random(V, D, seed=4)
+    """parts: of rows and length, that devices share."""
+    x, table = random(*size, D).astype(dtype), random(V, D, seed=4)
     outputs = Unprojected(x, table, bias, softcap)
     whole = jax.device_get(sums_and_gradients(outputs))
     monkeypatch.setattr(losses, "LARGE", 0)
@@ -112,21 +116,6 @@ def test_chunks_give_the_sums_and_gradients_of_whole_logits(
 
     assert jax.tree.structure(in_chunks) == jax.tree.structure(whole)
     jax.tree_util.tree_map_with_path(equal, in_chunks, whole)
-
-
-def test_there_may_be_fewer_tokens_than_chunks(monkeypatch):
-    def sums(length):
-        outputs = Unprojected(random(1, length, D), random(V, D, seed=4))
-        targets, weights = jnp.zeros((1, length), jnp.int32), jnp.ones((1, length))
-        return cross_entropy(outputs, targets, weights, SETTINGS)
-
-    lengths = (1, 3, 4, 8, 9)
-    whole = jax.jit(lambda: list(map(sums, lengths)))()
-    monkeypatch.setattr(losses, "LARGE", 0)
-    in_chunks = jax.jit(lambda: list(map(sums, lengths)))()
-    for length, terms, expected in zip(lengths, in_chunks, whole, strict=True):
-        for name, value in expected.items():
-            np.testing.assert_allclose(terms[name], value, rtol=1e-5, err_msg=f"{name} of {length}")
 
 
 def test_tokens_without_a_weight_are_computed_in_no_more_than_their_chunk(monkeypatch):
