@@ -124,8 +124,6 @@ def test_generate_keeps_lines_in_order_without_the_data(folder, monkeypatch, cap
         (f"{RUN} --mode=evaluate --checkpoint=5", "", "5 | 2, 4, 6"),
         (f"{RUN} --mode=replay --step=7", "", "--step=N | 1 to 6 | 7"),
         (FORK, "", "made 6 steps | train.steps=6 leaves none | RUN/checkpoints/STEP"),
-        (f"{FORK}/checkpoints/6", "", "made 6 steps"),
-        (f"{FORK}/checkpoints/5", "", "whole checkpoints: 2, 4, 6"),
         (f"{FORK}where", "", "runwhere' is no work directory"),
         (FORK, "train.steps=9 model.d_ff=8 seed=4", "model.d_ff: 16 -> 8 | seed: 3 -> 4"),
         (FORK, "checkpoint.init_from=@/run", "checkpoint.init_from= | set one of them"),
