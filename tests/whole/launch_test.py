@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.tracked import ROOT
 from transformer_jax.commands import COMMANDS
 
 pytestmark = pytest.mark.long
-
-REPOSITORY = Path(__file__).parents[2]
 
 # Makes environments out of copies of itself, notes what pip is to install, and prints what main is
 # called with. Compiles imports, where it may. Passes everything else to the real Python, without
@@ -49,10 +48,10 @@ class Clone:
         self.cwd.mkdir()
         self.bin.mkdir()
         self.calls.touch()
-        shutil.copy(REPOSITORY / "launch.sh", self.path)
+        shutil.copy(ROOT / "launch.sh", self.path)
         table = "transformer_jax/commands/__init__.py"
         (self.path / table).parent.mkdir(parents=True)
-        shutil.copy(REPOSITORY / table, self.path / table)
+        shutil.copy(ROOT / table, self.path / table)
         for name in ("pyproject.toml", "constraints.txt", "configs/mine.py"):
             (self.path / name).touch()
         self.add_command("python3.11", PYTHON)
