@@ -3,15 +3,17 @@
 import ast
 import contextlib
 import functools
-import importlib.util
+import importlib
 import io
 import itertools
 import re
+import runpy
 import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from absl import flags
@@ -271,11 +273,7 @@ def test_every_dependency_has_a_licence_and_a_purpose():
 
 @pytest.fixture(scope="module")
 def tables():
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "tables.py")))
 
 
 def test_generated_parts_are_those_of_the_code():

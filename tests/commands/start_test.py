@@ -12,13 +12,6 @@ from transformer_jax.configs import default
 EVERY = 10
 
 
-@pytest.fixture
-def warnings(monkeypatch):
-    texts: list[str] = []
-    monkeypatch.setattr(start.logging, "warning", lambda text, *values: texts.append(text % values))
-    return texts
-
-
 def leave(workdir, *steps, results=None):
     """The files of a run that has logged these steps."""
     config = load(default.__file__, {"checkpoint.every": EVERY})
@@ -55,25 +48,25 @@ def test_a_run_that_has_lost_its_checkpoints_is_refused(tmp_path, steps, results
     ],
 )
 def test_a_run_that_ended_before_its_first_checkpoint_starts_anew_and_says_so(
-    tmp_path, warnings, results
+    tmp_path, caplog, results
 ):
     start._check_nothing_was_saved(tmp_path)  # a new work directory
-    assert not warnings
+    assert not caplog.messages
     leave(tmp_path, 5, 10, 15, 20, results=results)
     start._check_nothing_was_saved(tmp_path)
-    (warning,) = warnings
+    (warning,) = caplog.messages
     assert str(tmp_path) in warning and "step 0" in warning and "step 20" in warning
 
 
-def test_lost_records_are_told(tmp_path, warnings):
+def test_lost_records_are_told(tmp_path, caplog):
     restored = Restored(step=20, state=None, streams={}, records=4)
     leave(tmp_path, 5, 10, 15, 20, 25)
     start._tell_of_lost_records(tmp_path, restored)
-    assert not warnings
+    assert not caplog.messages
     leave(tmp_path, 5, 10, 15)
     start._tell_of_lost_records(tmp_path, restored)
     (tmp_path / "metrics.jsonl").unlink()
     start._tell_of_lost_records(tmp_path, restored)
-    three, none = warnings
+    three, none = caplog.messages
     assert f"{tmp_path}/metrics.jsonl has 3 of the 4 records up to step 20" in three
     assert "has 0 of the 4" in none
