@@ -1,4 +1,4 @@
-"""The loss of a set against plain loops and SciPy's matching."""
+"""The loss of a set against plain loops, SciPy's matching, and transformers' loss."""
 
 import functools
 import itertools
@@ -156,3 +156,26 @@ def test_giou_equals_its_formula_and_is_a_number_of_points():
     of_point = jax.jit(jax.value_and_grad(lambda a: detection.giou(a, point)[0]))
     value, gradient = of_point(point)
     assert value == 0 and np.all(np.isfinite(gradient))
+
+
+@pytest.mark.long
+def test_equals_the_loss_of_transformers():
+    """The authors' loss, in PyTorch, auxiliary losses included."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("transformers.loss.loss_for_object_detection")
+
+    outputs, batch = case()
+    values = jax.tree.map(lambda x: torch.tensor(np.array(x)), outputs.values)
+    labels = []
+    for row in range(B):
+        real = batch["targets_segment_ids"][row] > 0
+        classes = torch.tensor(batch["targets"][row][real] - 1, dtype=torch.int64)
+        boxes = torch.tensor(batch["boxes"][row][real] / UNIT, dtype=torch.float32)
+        labels.append({"class_labels": classes, "boxes": boxes})
+    settings = transformers.DetrConfig(num_labels=C, auxiliary_loss=True)
+    expected, *_ = theirs.ForObjectDetectionLoss(
+        values.logits[-1], labels, "cpu", values.boxes[-1], settings, values.logits, values.boxes
+    )
+    loss, weight, _ = compiled(a_loss())(outputs, batch)
+    np.testing.assert_allclose(loss / weight, expected.item(), rtol=1e-5)

@@ -239,6 +239,11 @@ def test_a_setting_has_an_effect_where_the_row_says_so(name):
     assert changed == set(OPTIMIZERS[name].reads)
 
 
+def kernel(tree):
+    """One matrix of a stack."""
+    return np.array(tree["output_projection"]["kernel"], np.float64)
+
+
 def test_schedule_free_scores_the_average_and_what_is_frozen_as_it_is():
     params, gradients = stack.make_stack(steps=12)
     transform = stack.make_optimizer("schedule_free", groups=(("embedding/*", 0.0, 0.0),))
@@ -250,10 +255,6 @@ def test_schedule_free_scores_the_average_and_what_is_frozen_as_it_is():
     average = OPTIMIZERS["schedule_free"].average
     assert average is not None
     averages = average(reached, state)
-
-    def kernel(tree):
-        return np.array(tree["output_projection"]["kernel"], np.float64)
-
     _, expected = schedule_free(kernel(params), list(map(kernel, gradients)))
     np.testing.assert_allclose(kernel(averages), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(averages["embedding"]["table"], params["embedding"]["table"])
@@ -271,3 +272,17 @@ def test_soap_is_adam_where_it_turns_no_axis(monkeypatch):
         is_matrix = stack.ROLES[parameter_name(path)].matrix is not None
         expected = at(path, by_adam_later if is_matrix else by_adam)
         np.testing.assert_allclose(leaf, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_radam_is_pytorchs():
+    """Also in its first steps, before the variance is tractable."""
+    torch = pytest.importorskip("torch")
+    params, gradients = stack.make_stack(steps=12)
+    weight = torch.nn.Parameter(torch.tensor(kernel(params)))
+    theirs = torch.optim.RAdam([weight], lr=RATE, betas=(BETA1, BETA2), eps=EPSILON)
+    for steps, gradient in enumerate(gradients, start=1):
+        theirs.param_groups[0]["lr"] = RATE * steps
+        weight.grad = torch.tensor(kernel(gradient))
+        theirs.step()
+    reached = kernel(run(stack.make_optimizer("radam"), params, gradients))
+    np.testing.assert_allclose(reached, weight.detach().numpy(), rtol=1e-4, atol=1e-6)
