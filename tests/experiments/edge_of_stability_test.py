@@ -10,27 +10,7 @@ from tests.experiments.harness.runs import finished
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection.sharpness import make_sharpness, threshold
 
-STEPS, EVERY, ROWS, PART, RATE = 4, 2, 8, 4, 0.01
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory, compiled_once):
-    changes = {
-        "data.batch_size": ROWS,
-        "optimizer.name": "adam",
-        "optimizer.schedule": "constant",
-        "optimizer.weight_decay": 0.0,
-    }
-    return tiny.config(tmp_path_factory.mktemp("text"), STEPS, changes)
-
-
-@pytest.fixture(scope="module")
-def compiled(config):
-    """The trainings, and what reads their sharpness, for `measure` too."""
-    with tiny.shared(measure, config) as trainings, pytest.MonkeyPatch.context() as patch:
-        read = make_sharpness(trainings.run)
-        patch.setattr(measure, "make_sharpness", lambda run: read)
-        yield trainings, read
+PART, RATE = 4, 0.01
 
 
 @pytest.mark.parametrize("beta1", [0.0, 0.5, 0.9])
@@ -45,9 +25,18 @@ def test_above_the_threshold_momentum_on_a_parabola_grows_and_below_it_shrinks(b
 
 @pytest.mark.long
 def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(
-    config, compiled, tmp_path
+    tmp_path, monkeypatch, compiled_once
 ):
-    trainings, read = compiled
+    changes = {
+        "optimizer.name": "adam",
+        "optimizer.schedule": "constant",
+        "optimizer.weight_decay": 0.0,
+    }
+    config = tiny.config(tmp_path, 4, changes)
+    with tiny.shared(measure, config) as trainings:
+        read = make_sharpness(trainings.run)
+        monkeypatch.setattr(measure, "make_sharpness", lambda run: read)
+        rows = measure.measure(config, tmp_path, learning_rate=RATE, rows=PART, every=2)
     whole = next(trainings.batches(measure.SEED))
     on, expected = place(trainings.run.mesh, whole), {}
     for update in trainings.steps(RATE, measure.SEED, measure._parts(whole, PART)):
@@ -55,7 +44,6 @@ def test_readings_are_those_of_the_whole_batch_whatever_steps_are_made_on(
         assert len(words) == PART and set(map(tuple, words)) <= set(map(tuple, whole["targets"]))
         if update.step in (2, 4):
             expected[update.step] = {"loss": update.metrics["loss"], **read(update.state, on)}
-    rows = measure.measure(config, tmp_path, learning_rate=RATE, rows=PART, every=EVERY)
     assert [row["step"] for row in rows] == [2, 4]
     for row in rows:
         for name in measure.NUMBERS:
@@ -82,9 +70,9 @@ def test_what_readings_are_called(shares, said):
     assert report.outcome(shares) == said
 
 
-def _training(beta1, products, scheme="pre_ln", rate=1e-3, rows=128):
+def _training(beta1, products, rate=1e-3, rows=128):
     """A run whose readings are these, of learning rate * preconditioned sharpness."""
-    labels = {"scheme": scheme, "learning_rate": rate, "beta1": beta1}
+    labels = {"scheme": "pre_ln", "learning_rate": rate, "beta1": beta1}
     labels |= {"rows": rows, "whole": rows == 128}
     measured = []
     for number, product in enumerate(products, 1):
