@@ -29,41 +29,31 @@ ROLES = {
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory, compiled_once):
+def trained(tmp_path_factory, compiled_once):
+    """The trainings, and rows of two seeds, with a state's number in place of its curvature."""
     # Nearly all of it is of few characters.
     letters = ["xyz"[i % 3] if i % 1_500 == 700 else chr(97 + i * i % 7) for i in range(20_000)]
     changes = {
         "data.max_target_length": 32,
         "data.batch_size": 48,
         "evaluate.batch_size": 64,
-        "optimizer.warmup_steps": 0,
         "optimizer.schedule": "constant",
     }
-    return tiny.config(tmp_path_factory.mktemp("text"), STEPS, changes, "".join(letters))
-
-
-@pytest.fixture(scope="module")
-def shared(config):
-    """The trainings, for `measure` too."""
-    with tiny.shared(measure, config) as trainings:
-        yield trainings
-
-
-@pytest.fixture(scope="module")
-def rows(config, shared, tmp_path_factory):
-    """With the number of the state in place of its curvature."""
+    folder, arguments = tmp_path_factory.mktemp("text"), {"injected": ODD, "curvature": [3]}
+    config = tiny.config(folder, STEPS, changes, "".join(letters))
 
     def read(state, batch):
         return {"preconditioned_sharpness": state.step}
 
-    with pytest.MonkeyPatch.context() as patch:
+    with tiny.shared(measure, config) as trainings, pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "make_sharpness", lambda run: read)
-        folder, more = tmp_path_factory.mktemp("work"), {"injected": ODD, "curvature": [3]}
-        return measure.measure(config, folder, seeds=2, learning_rate=RATE, **more)
+        rows = measure.measure(config, folder, seeds=2, learning_rate=RATE, **arguments)
+    return trainings, rows
 
 
 @pytest.mark.long
-def test_a_row_for_each_seed_and_step(config, rows):
+def test_a_row_for_each_seed_and_step(trained):
+    _, rows = trained
     assert [(row["seed"], row["step"]) for row in rows] == [
         (seed, step) for seed in (0, 1) for step in range(1, STEPS + 1)
     ]
@@ -72,16 +62,17 @@ def test_a_row_for_each_seed_and_step(config, rows):
 
 
 @pytest.mark.long
-def test_training_is_the_ordinary_one_until_the_odd_batch(shared, rows):
-    plain = [float(update.metrics["loss"]) for update in shared.steps(RATE, 0) if update.step]
+def test_training_is_the_ordinary_one_until_the_odd_batch(trained):
+    trainings, rows = trained
+    plain = [float(update.metrics["loss"]) for update in trainings.steps(RATE, 0) if update.step]
     losses = [row["loss"] for row in rows if row["seed"] == 0]
     np.testing.assert_allclose(losses[: ODD - 1], plain[: ODD - 1], rtol=1e-5)
     assert abs(losses[ODD - 1] - plain[ODD - 1]) > 0.01
 
 
 @pytest.mark.long
-def test_after_one_step_second_moments_are_the_gradients_squares(rows):
-    for row in rows:
+def test_after_one_step_second_moments_are_the_gradients_squares(trained):
+    for row in trained[1]:
         if row["step"] == 1:
             np.testing.assert_allclose(row["ratio"], 1, rtol=1e-4)
 
@@ -139,13 +130,12 @@ def test_ratios_are_what_stable_adamw_divides_by():
 START, INJECTED, ALL = 250, 1_000, 2_000
 
 
-def _series(losses, ratios=None):
-    ratios = np.ones(losses.size) if ratios is None else ratios
-    return series.Series(losses, ratios, START, INJECTED)
+def _series(losses):
+    return series.Series(losses, np.ones(losses.size), START, INJECTED)
 
 
-def _noise(seed=0, deviation=0.03, size=ALL):
-    return 2 + deviation * np.random.default_rng(seed).normal(size=size)
+def _noise(deviation=0.03, size=ALL):
+    return 2 + deviation * np.random.default_rng(0).normal(size=size)
 
 
 def test_neither_descent_nor_odd_batch_is_a_spike():
@@ -243,21 +233,17 @@ def test_harm_is_over_the_level_before_and_recovery_when_the_running_median_is_b
 # Reports -----------------------------------------------------------------------------------------
 
 
-def _arguments(run) -> dict[str, Any]:
-    return dict(run.measure)
-
-
-def _measured(run, seed, until, shift=0.0):
+def _measured(run, seed, until):
     """Made-up rows of a training that diverges after so many steps."""
-    steps, odd = run.resolved.train.steps, _arguments(run)["injected"]
+    steps, odd = run.resolved.train.steps, run.measure["injected"]
     rng = np.random.default_rng(seed)
     rows = []
     for step in range(1, min(steps, until) + 1):
-        loss = 2 + shift + 5 * math.exp(-step / 10) + 0.02 * rng.normal()
+        loss = 2 + 5 * math.exp(-step / 10) + 0.02 * rng.normal()
         loss += 0.5 * (odd < step < odd + 20) + 6 * (step == odd)
         ratio = 5.0 if step == odd else 1.2
         row = {"seed": seed, "step": step, "loss": loss, "ratio": ratio, "tensor": "table"}
-        if seed == 0 and step in _arguments(run)["curvature"]:
+        if seed == 0 and step in run.measure["curvature"]:
             row["curvature"] = 50.0 if step > odd else 20.0
         rows.append(row)
     if until < steps:
@@ -280,9 +266,7 @@ def test_a_report_of_trainings_of_which_some_diverge(ends, tmp_path, undrawn):
     for run, stops in zip(runs, ends, strict=True):
         rows = [row for seed, until in enumerate(stops) for row in _measured(run, seed, until)]
         finished_runs.append(finished(run, rows))
-    out = tmp_path / "results"
-    out.mkdir()
-    text = report.report(finished_runs, out)
+    text = report.report(finished_runs, tmp_path)
     for stops in ends:
         assert f"{sum(until > 400 for until in stops)} of {len(stops)}" in text
     assert "nan" not in text and "None" not in text
@@ -290,22 +274,22 @@ def test_a_report_of_trainings_of_which_some_diverge(ends, tmp_path, undrawn):
     assert ("diverged" in text.split("### Differences")[1].split("###")[0]) == (
         any(until < 200 + series.HARM for stops in ends for until in stops)
     )
-    scores = (out / "scores.csv").read_text().splitlines()
+    scores = (tmp_path / "scores.csv").read_text().splitlines()
     assert len(scores) == 1 + sum(map(len, ends))
-    assert results.read_json(out / "summary.json")
+    assert results.read_json(tmp_path / "summary.json")
 
 
-def _curved(end=999):
-    run = sweep.spikes(quick=True)[0]
+def _curved(run, end):
     (training,) = report.trainings_of(finished(run, _measured(run, 0, end)))
-    return _arguments(run)["injected"], report.curvature_row(training)
+    return report.curvature_row(training)
 
 
 def test_when_curvature_ratio_and_loss_pass_their_limits():
-    odd, row = _curved()
-    read = _arguments(sweep.spikes(quick=True)[0])["curvature"]
+    run: Any = sweep.spikes(quick=True)[0]
+    odd, read = run.measure["injected"], run.measure["curvature"]
+    row = _curved(run, 999)
     assert row["before"] == row["largest_before"] == 20
     assert row["ratio_at"] == odd and row["spike_at"] == odd + 1
     assert row["curvature_at"] == min(step for step in read if step > odd)
-    assert _curved(odd + 5)[1]["curvature_at"] is None
-    assert _curved(odd - 5)[1] == {"before": None}
+    assert _curved(run, odd + 5)["curvature_at"] is None
+    assert _curved(run, odd - 5) == {"before": None}
