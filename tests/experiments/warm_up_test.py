@@ -11,7 +11,8 @@ import pytest
 from experiments.harness import rates
 from experiments.warm_up import measure, report
 from tests.experiments import tiny
-from tests.experiments.harness.runs import ENTROPY, finished, trainings
+from tests.experiments.harness import runs
+from tests.models.tiny import flat
 from transformer_jax.inspection.sharpness import threshold
 from transformer_jax.tasks.tokens import PLATEAU_MARGIN
 
@@ -19,28 +20,25 @@ STEPS, BURN_IN, RATE = 14, 2, 0.01
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory, compiled_once):
+def shared(tmp_path_factory, compiled_once):
+    """A config and its trainings, for `measure` too."""
     changes = {
         "optimizer.name": "adam",
         "optimizer.weight_decay": 0.0,
         "optimizer.warmup_steps": 4,
         "optimizer.burn_in_steps": BURN_IN,
     }
-    return tiny.config(tmp_path_factory.mktemp("text"), STEPS, changes)
-
-
-@pytest.fixture(scope="module")
-def shared(config):
-    """The trainings, for `measure` too."""
+    config = tiny.config(tmp_path_factory.mktemp("text"), STEPS, changes)
     with tiny.shared(measure, config) as trainings:
-        yield trainings
+        yield config, trainings
 
 
 @pytest.mark.long
 def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps_rate(
-    config, shared, tmp_path, monkeypatch
+    shared, tmp_path, monkeypatch
 ):
     """With the number of the state in place of its curvature."""
+    config, trainings = shared
 
     def read(state, batch):
         return {"sharpness": 7, "preconditioned_sharpness": state.step}
@@ -48,7 +46,7 @@ def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps
     monkeypatch.setattr(measure, "make_sharpness", lambda run: read)
     (row,) = measure.measure(config, tmp_path, learning_rates=[RATE], seed=0, curvature=True)
     params_at, rate_at = {}, {}
-    for update in shared.steps(RATE, 0):
+    for update in trainings.steps(RATE, 0):
         params_at[update.step] = jax.tree.map(np.array, update.state.params)
         rate_at[update.step] = float(update.metrics.get("learning_rate", 0.0))
     for step in (1, 10):
@@ -62,29 +60,27 @@ def test_readings_are_counted_from_the_burn_in_and_the_edge_is_that_of_the_steps
     assert rate_at[BURN_IN + 1] == pytest.approx(RATE / 4)
     assert math.isnan(row["angle/50"]) and math.isnan(row["edge/100"])
     assert row["loss"] < row["initial"] and 0 <= row["dead"] <= 1
-    assert row["unigram_entropy"] == shared.run.data.unigram_entropy
+    assert row["unigram_entropy"] == trainings.run.data.unigram_entropy
 
 
 def _kernels(params):
     """The kernels of the only layer's sublayers, as one vector of double precision."""
-    names = {
-        "self_attention": ["query", "key", "value", "output"],
-        "feed_forward": ["up", "down"],
-    }
-    kernels = [params["decoder"][kind][name] for kind, parts in names.items() for name in parts]
-    return np.concatenate([x.astype(np.float64).reshape(-1) for x in kernels])
+    names = ("query", "key", "value", "output", "up", "down")
+    kernels = [leaf for path, leaf in flat(params["decoder"]).items() if path.endswith(names)]
+    return np.concatenate([kernel.astype(np.float64).reshape(-1) for kernel in kernels])
 
 
 @pytest.mark.long
 def test_a_branch_is_dead_that_adds_the_same_to_all_tokens(shared):
-    update = next(shared.steps(RATE, 0))
+    _, trainings = shared
+    update = next(trainings.steps(RATE, 0))
     params, batch = update.state.params, update.batch
-    dead = jax.jit(functools.partial(measure.dead_branches, shared.run.model))
+    dead = jax.jit(functools.partial(measure.dead_branches, trainings.run.model))
     assert float(dead(params, batch)) == 0
-    killed = dict(params["decoder"])
-    down = killed["feed_forward"]["down"]
-    killed["feed_forward"] = killed["feed_forward"] | {"down": jax.tree.map(jnp.zeros_like, down)}
-    assert float(dead(params | {"decoder": killed}, batch)) == 0.5
+    layer = params["decoder"]["feed_forward"]
+    killed = layer | {"down": jnp.zeros_like(layer["down"])}
+    decoder = params["decoder"] | {"feed_forward": killed}
+    assert float(dead(params | {"decoder": decoder}, batch)) == 0.5
 
 
 # The report --------------------------------------------------------------------------------------
@@ -96,7 +92,7 @@ def _arm(losses, seeds=2):
         {rate: loss[seed] if isinstance(loss, list) else loss for rate, loss in losses.items()}
         for seed in range(seeds)
     ]
-    rows = trainings(by_seed, dead=None)
+    rows = runs.trainings(by_seed, dead=None)
     for row in rows:
         reading = None if row["loss"] is None else 0.1
         row |= {f"{n}/{s}": reading for n in measure.NUMBERS for s in measure.READINGS}
@@ -144,7 +140,7 @@ def test_lamb_is_judged_by_its_best_loss():
     never = {"lamb": _arm({0.1: None})}
     finding = report.findings({"none": LOW, "20 %": HIGH} | never)["lamb"]
     assert finding.verdict == report.FAILS
-    assert finding.gained.value == pytest.approx(2.0 - (ENTROPY - PLATEAU_MARGIN))
+    assert finding.gained.value == pytest.approx(2.0 - (runs.ENTROPY - PLATEAU_MARGIN))
 
 
 def test_lion_needs_warm_up_if_that_raises_its_boundary():
@@ -184,7 +180,7 @@ def test_durations_compare_only_what_trains_in_all_seeds():
 
 def _runs(arms):
     labels = {"scheme": "post_ln", "kind": "all"}
-    return [finished(labels | {"arm": arm}, rows) for arm, rows in arms.items()]
+    return [runs.finished(labels | {"arm": arm}, rows) for arm, rows in arms.items()]
 
 
 @pytest.mark.parametrize(
