@@ -80,6 +80,8 @@ SWEEP = """
         "other_model": other_model,
         "of_files": of_files,
         "clash": clash,
+        "no_effect": lambda quick: [run({"k": 5}, {"decode.top_k": 5})],
+        "same_seeds": lambda quick: [run({"seed": n}, {"model.d_ff": 8 + n}) for n in (0, 1)],
         "empty": lambda quick: [],
     }
 """

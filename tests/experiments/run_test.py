@@ -19,7 +19,6 @@ from experiments.harness.sweep import ROOT, part
 from tests.processes import wait_for
 from tests.whole.command_line import records, timeless
 from transformer_jax.config.load import to_json
-from transformer_jax.configs.default import Config
 from transformer_jax.runs.workdir import read_metrics, read_results
 
 
@@ -106,28 +105,9 @@ def test_a_name_that_is_none_makes_no_folder(tmp_path, monkeypatch, capsys, name
 def test_runs_that_no_label_tells_apart_are_no_seeds(folder, command, capsys):
     """The report of a folder without one would show their mean."""
     (folder / "report.py").unlink()
-    sweep = """
-def widths(quick):
-    return [run({"seed": seed}, {"model.d_ff": 8 + seed, "seed": seed}) for seed in (0, 1)]
-
-SWEEPS = {"widths": widths, "seeds": lambda quick: [
-    run({"seed": seed}, {"seed": seed}) for seed in (0, 1)]}
-"""
-    with (folder / "sweep.py").open("a") as file:
-        file.write(sweep)
-    assert run.main(command("widths", "--dry_run")) == 1
+    assert run.main(command("same_seeds", "--dry_run")) == 1
     error = capsys.readouterr().err
     assert "the runs seed=0 and seed=1 differ in model.d_ff, which no label says" in error
-    assert run.main(command("seeds", "--dry_run")) == 0
-
-
-def _pretend_to_have_run(workdir: Path, config: Config, loss: float) -> None:
-    """Leaves what training leaves, without training."""
-    workdir.mkdir(parents=True)
-    (workdir / "config.json").write_text(to_json(config))
-    results = {"status": "finished", "train/token_loss": loss}
-    (workdir / "results.json").write_text(json.dumps(results))
-    (workdir / "metrics.jsonl").write_text(json.dumps({"step": 1, "train/token_loss": loss}))
 
 
 def test_a_new_experiment_lists_its_runs_and_reports(tmp_path, capsys, undrawn):
@@ -141,7 +121,11 @@ def test_a_new_experiment_lists_its_runs_and_reports(tmp_path, capsys, undrawn):
     assert "0 of 4 runs done" in capsys.readouterr().out
     runs = part(folder, "sweep").SWEEPS["cpu"](False)
     for number, each in enumerate(runs):
-        _pretend_to_have_run(tmp_path / "runs" / "mine" / each.id, each.resolved, 1.0 + number)
+        workdir, loss = tmp_path / "runs" / "mine" / each.id, {"train/token_loss": 1.0 + number}
+        workdir.mkdir(parents=True)
+        (workdir / "config.json").write_text(to_json(each.resolved))
+        (workdir / "results.json").write_text(json.dumps({"status": "finished"} | loss))
+        (workdir / "metrics.jsonl").write_text(json.dumps({"step": 1} | loss))
     assert run.main(command) == 0
     readme = (folder / "README.md").read_text()
     section = readme[readme.index("## Results") : readme.index("## Conclusion")]
@@ -167,13 +151,11 @@ def test_tasks_get_the_whole_path_of_the_data(orders, command, tmp_path, monkeyp
     assert f"--data_dir={tmp_path / 'data'}" in orders[0].flags
 
 
-def test_runs_that_were_done_with_data_elsewhere_are_told(folder, tmp_path, capsys):
+def test_runs_that_were_done_with_data_elsewhere_are_told(command, tmp_path, capsys):
     """Their id does not tell one folder from another, so they count as done."""
-    (folder / "report.py").unlink()
 
     def show(data_dir):
-        flags = ["--sweep=of_files", f"--runs_dir={tmp_path / 'runs'}", "--dry_run"]
-        assert run.main([str(folder), *flags, f"--data_dir={data_dir}"]) == 0
+        assert run.main(command("of_files", "--dry_run", f"--data_dir={data_dir}")) == 0
         return capsys.readouterr().out
 
     workdir = tmp_path / "runs" / "question" / show("/data/v1").splitlines()[-1].split()[1]

@@ -17,6 +17,7 @@ ELSEWHERE = "--bucket=gs://b/runs", "--data_dir=data"
         ("other_arguments", [], "the run size=1: missing a required argument: 'size'"),
         ("other_model", [], "heads=3: model.d_model=8 is not divisible by model.num_heads=3"),
         ("clash", [], "beam=1 and beam=2 would share .* differ in decode.beam_size: 1 -> 2"),
+        ("no_effect", [], "k=5: decode.top_k=5 has no effect with decode.method="),
         ("empty", [], "is empty"),
         ("unlisted", [], "rate=0.0 is a fork of rate=trunk, which the sweep does not list"),
         ("other_state", [], "cannot be a fork of rate=trunk: optimizer.beta1: 0.9 -> 0.5"),
@@ -49,9 +50,3 @@ def test_a_mesh_is_checked_without_its_devices(tmp_path):
     assert build(tensor=64).mesh.shape == {"data": 1, "fsdp": 1, "tensor": 64, "sequence": 1}
     with pytest.raises(ValueError, match="cannot be dealt out evenly to 3 devices"):
         build(fsdp=3)
-
-
-def test_a_setting_without_effect_is_found_before_anything_runs(tmp_path):
-    run = Run(config="configs/bigram_copy.py", overrides={"decode.top_k": 5}, labels={"k": 5})
-    with pytest.raises(ValueError, match="k=5: decode.top_k=5 has no effect with decode.method="):
-        check(run, tmp_path)
