@@ -93,18 +93,8 @@ def test_runs_part_where_their_losses_first_differ(a, b, tolerance, step):
     assert results.parting(b, a, tolerance) == step
 
 
-def test_a_line_is_that_of_least_squares_and_the_slope_of_a_power_its_exponent():
+def test_a_line_is_that_of_least_squares():
     np.testing.assert_allclose(results.line([0, 1, 2, 3], [1, 3, 2, 4]), (0.8, 1.3, 0.64))
-    x = np.array([2, 4, 100])
-    assert results.log_log_slope(x, 3 * x**1.7) == pytest.approx(1.7)
-
-
-def test_rows_carry_the_labels_of_their_run():
-    runs = [finished({"scheme": scheme}, [{"i": 0}, {"i": 1}]) for scheme in ("admin", "post_ln")]
-    rows = results.rows(runs)
-    assert rows == [{"scheme": s, "i": i} for s in ("admin", "post_ln") for i in (0, 1)]
-    assert list(results.group(rows, "i")) == [(0,), (1,)]
-    assert results.group(rows, "scheme", "i")["post_ln", 1] == [{"scheme": "post_ln", "i": 1}]
 
 
 def test_csv_keeps_columns_and_rounds(tmp_path):

@@ -29,29 +29,20 @@ SCRIPT = """
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Starts the script; `most`: calls after which it fails."""
+def worker(tmp_path):
+    """The script, which has done its work once, and fails after five times."""
     script, config = tmp_path / "script.py", tmp_path / "config.json"
     script.write_text(textwrap.dedent(SCRIPT))
     config.write_text('{"tokens": 5}')
-    started = []
-
-    def start(most):
-        spec = {"config_file": str(config), "arguments": {"most": most}}
-        environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
-        worker = workers.Worker(
-            [sys.executable, str(script)], spec, environment, tmp_path / "log.txt"
-        )
-        started.append(worker)
-        return worker
-
-    yield start
-    for worker in started:
-        worker.close()
+    spec = {"config_file": str(config), "arguments": {"most": 5}}
+    environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    command = [sys.executable, str(script)]
+    worker = workers.Worker(command, spec, environment, tmp_path / "log.txt")
+    yield worker
+    worker.close()
 
 
-def test_a_worker_does_its_work_once_and_then_as_often_as_it_is_asked(start, tmp_path):
-    worker = start(most=100)
+def test_a_worker_does_its_work_once_and_then_as_often_as_it_is_asked(worker, tmp_path):
     assert worker.first["version"] == "test 1.0"
     assert worker.first["count"] == 1 and worker.first["seconds"] > 0
     reading = worker(3)
@@ -61,8 +52,7 @@ def test_a_worker_does_its_work_once_and_then_as_often_as_it_is_asked(start, tmp
     assert (tmp_path / "log.txt").read_text() == "a library says hello\n"
 
 
-def test_a_worker_that_fails_shows_what_it_said(start):
-    worker = start(most=2)
+def test_a_worker_that_fails_shows_what_it_said(worker):
     with pytest.raises(RuntimeError, match="(?s)status 1.*ValueError: enough"):
         worker(5)
 
