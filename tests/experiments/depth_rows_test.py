@@ -1,5 +1,7 @@
 """Draws and depth rows: layers that are left out, rates by step, and what the lines say."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -24,20 +26,16 @@ def test_a_layer_that_is_left_out_is_one_whose_branches_end_in_zeros(tmp_path):
     losses_without = jax.jit(lambda params: layers.losses_without(run, params, batch))
     readings, drops = jax.device_get((look(params), losses_without(params)))
     whole = mean_loss(params)
-    decoder = params["decoder"]
-    ends = [("self_attention", "output"), ("feed_forward", "down")]
+
+    def ended(path, leaf, layer):
+        last = path[-1].key.startswith(("output", "down"))  # of its branch, and the bias of that
+        return leaf.at[layer].set(0) if last else leaf
+
     for layer in range(LAYERS):
-        changed = dict(decoder)
-        for part, name in ends:
-            zeros = {
-                key: leaf.at[layer].set(0)
-                for key, leaf in decoder[part].items()
-                if key.startswith(name)
-            }
-            changed[part] = decoder[part] | zeros
-        changed = params | {"decoder": changed}
-        without = mean_loss(changed)
-        assert drops[layer] == pytest.approx(float(without - whole), abs=1e-6)
+        end = functools.partial(ended, layer=layer)
+        decoder = jax.tree_util.tree_map_with_path(end, params["decoder"])
+        changed = params | {"decoder": decoder}
+        assert drops[layer] == pytest.approx(float(mean_loss(changed) - whole), abs=1e-6)
         others = jax.device_get(look(changed))
         assert others["branch"][layer] == 0 < readings["branch"][layer]
         assert others["angle"][layer] < 1e-3 < readings["angle"][layer]
@@ -59,10 +57,8 @@ def test_lines_on_depth():
     layers = {"pre_ln": rows(1.0, 0.01), "ln_scaling": rows(0.5, 0.03)}
     arms = losses(pre_ln=2.0, ln_scaling=1.95, dyt=2.0, derf=1.9, x0=1.97, post_ln=3.0)
     text, numbers = report._deep(arms, layers)
-    assert (
-        text.count("**held**") == 4
-        and "Derf is not ahead of its norm twin*: **contradicted" in text
-    )
+    assert text.count("**held**") == 4
+    assert "Derf is not ahead of its norm twin*: **contradicted" in text
     assert numbers["ln_scaling/slope"] == pytest.approx(0.5)
     assert numbers["ln_scaling/last_third"] == pytest.approx(0.03)
     same = {"pre_ln": layers["pre_ln"], "ln_scaling": layers["pre_ln"]}

@@ -9,23 +9,16 @@ import pytest
 
 from experiments.harness import lab
 from experiments.harness.sweep import ROOT
+from tests.defaults import SMALL
 from tests.models import tiny as models
 from transformer_jax.config import build
 from transformer_jax.config.load import load
 
-TINY = {
-    "model.num_layers": 1,
-    "model.d_model": 8,
-    "model.num_heads": 1,
-    "model.d_ff": 8,
-    "model.dropout_rate": 0.5,
-    "model.vocab_size": 20,
-}
-
 
 @pytest.fixture(scope="module")
 def run():
-    return build.build(load(str(ROOT / "configs/masked_lm.py"), TINY))
+    changes = SMALL | {"model.dropout_rate": 0.5, "model.vocab_size": 20}
+    return build.build(load(str(ROOT / "configs/masked_lm.py"), changes))
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,8 @@ def _training(seconds_of, bytes_of, steps=5000):
     seconds, rows = 0.0, []
     for step in range(100, steps + 1, 100):
         seconds += 100 * seconds_of(step)
-        rows.append(
-            {"work": "training", "step": step, "seconds": seconds, "held_bytes": bytes_of(step)}
-        )
+        row = {"work": "training", "step": step, "seconds": seconds}
+        rows.append(row | {"held_bytes": bytes_of(step)})
     return rows
 
 
