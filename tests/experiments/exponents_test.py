@@ -10,9 +10,9 @@ from experiments.exponents import fits, report
 ALPHA, BETA = 0.34, 0.28  # of Hoffmann et al. 2022, 2203.15556, as remembered: any do here
 
 
-def chinchilla(alpha=ALPHA, beta=BETA, sizes=7):
+def chinchilla(alpha=ALPHA, beta=BETA):
     """A / N^alpha + B / D^beta by tokens, at 6 N FLOPs a token."""
-    parameters = [10_000 * 2.0**n for n in range(sizes)]
+    parameters = [10_000 * 2.0**n for n in range(7)]
     return [
         fits.Size(n, 6 * n, {2**k: 20 / n**alpha + 20 / 2.0 ** (k * beta) for k in range(12, 25)})
         for n in parameters

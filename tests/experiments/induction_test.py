@@ -49,11 +49,11 @@ def test_repeats_take_two_layers(layers, tmp_path):
     assert progress > 0.8 if layers == 2 else progress < 0
 
 
-def training(arm, seed, at, rate=2e-3, **changes):
+def training(arm, seed, at, rate=2e-3):
     solved = dict(at_25=at and at - 20, at_50=at, at_75=at and at + 20, prefix_at=at)
     ends = dict(progress=0.95 if at else 0.0, prefix=0.9 if at else 0.1, previous=0.7)
     row = dict(arm=arm, seed=seed, learning_rate=rate, previous_at=at, branch_at=0, step=600)
-    return row | solved | ends | (dict(without=0.05, control=0.9) if at else {}) | changes
+    return row | solved | ends | (dict(without=0.05, control=0.9) if at else {})
 
 
 def test_verdicts_follow_the_lines_of_the_protocol():
@@ -102,30 +102,27 @@ def test_shapes_begin_at_1_and_end_at_their_floor():
 
 
 @pytest.mark.long
-def test_a_trunk_and_a_branch_end_as_trainings_of_these_rates_do(tmp_path):
+def test_a_trunk_and_a_branch_end_as_trainings_of_these_rates_do(tmp_path, monkeypatch):
     changes = {"optimizer.schedule": "constant", "optimizer.warmup_steps": 0}
     config = tiny.config(tmp_path, STEPS, changes | {"optimizer.name": "adamw"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(horizons, "_WINDOWS", (1,))
-        patch.setattr(horizons, "_EVERY", 5)
-        with tiny.shared(horizons, config) as trainings:
-            rows = horizons.measure(
-                config, tmp_path, part="trunk", rate=RATE, seed=0, horizons=[STEPS], warm_up=4
-            )
-            losses = {row["arm"]: row["loss"] for row in rows}
+    monkeypatch.setattr(horizons, "_WINDOWS", (1,))
+    monkeypatch.setattr(horizons, "_EVERY", 5)
+    arguments = {"rate": RATE, "seed": 0, "horizons": [STEPS], "warm_up": 4}
+    with tiny.shared(horizons, config) as trainings:
+        rows = horizons.measure(config, tmp_path, part="trunk", **arguments)
+    losses = {row["arm"]: row["loss"] for row in rows}
 
-            def loss(rate):
-                *_, last = trainings.steps(rate, 0)
-                return trainings.validation_loss(jax.tree.map(np.array, last.state.params))
+    def loss(rate):
+        *_, last = trainings.steps(rate, 0)
+        return trainings.validation_loss(jax.tree.map(np.array, last.state.params))
 
-            def warm(step):
-                return RATE * min(1.0, step / 4)
+    def warm(step):
+        return RATE * min(1.0, step / 4)
 
-            assert losses["trunk"] == loss(warm)
-            assert losses["trunk, mean of 1 %"] == pytest.approx(losses["trunk"], rel=1e-6)
+    def line(step):
+        return warm(step) * (1 if step <= 16 else (20 - step) / 4)
 
-            def line(step):
-                return warm(step) * (1 if step <= 16 else (20 - step) / 4)
-
-            assert losses["line, 20 %"] == pytest.approx(loss(line), rel=1e-6)
-            assert len({losses[f"{shape}, 20 %"] for shape in horizons.SHAPES}) == 4
+    assert losses["trunk"] == loss(warm)
+    assert losses["trunk, mean of 1 %"] == pytest.approx(losses["trunk"], rel=1e-6)
+    assert losses["line, 20 %"] == pytest.approx(loss(line), rel=1e-6)
+    assert len({losses[f"{shape}, 20 %"] for shape in horizons.SHAPES}) == 4

@@ -56,10 +56,10 @@ def _power_law(model, rate):
     return 3 * rate * prediction.kernels(*model) ** 0.5
 
 
-def _ladder(fails_above, models=MODELS, seeds=2, **labels):
+def _ladder(fails_above, seeds=2, **labels):
     """Logits of a power law, by which trainings fail."""
     rows = []
-    for model, seed in itertools.product(models, range(seeds)):
+    for model, seed in itertools.product(MODELS, range(seeds)):
         logits = {rate: _power_law(model, rate) for rate in sweep.RATES}
         losses = {rate: 2.0 if logits[rate] < fails_above else None for rate in sweep.RATES}
         rows += _trainings(model, seed, losses, logits, **labels)

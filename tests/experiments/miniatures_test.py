@@ -82,7 +82,6 @@ def test_every_order_of_a_recipe_is_accepted_and_nothing_else(seed):
         return node == words[opens - 1] or any(map(leads, above[node]))
 
     needed = [*filter(leads, nodes)]
-    assert sorted(answer) == sorted(needed)
     for length in range(len(nodes) + 1):
         for order in itertools.permutations(nodes, length):
             right = sorted(order) == sorted(needed) and all(
@@ -207,22 +206,22 @@ def test_an_interval_of_a_share_holds_what_is_not_rejected():
             assert distance == pytest.approx(1.959964 * error, abs=1e-9)
 
 
-def _readings(accuracy, seeds=3, of=("all",), spread=0.01):
+def _readings(accuracy, seeds=3, of=("all",)):
     return [
         {"seed": seed, "step": step, "of": one, "answers": 1_000}
-        | {"accuracy": 0.1 if not step else abs(accuracy + spread * (seed - 1))}
+        | {"accuracy": 0.1 if not step else abs(accuracy + 0.01 * (seed - 1))}
         for seed in range(seeds)
         for step in (0, 100)
         for one in of
     ]
 
 
-def _depth(by_layers, **more):
+def _depth(by_layers):
     return [
         {"layers": layers, **row}
         for layers, accuracies in by_layers.items()
         for hops, accuracy in accuracies.items()
-        for row in _readings(accuracy, of=(str(hops),), **more)
+        for row in _readings(accuracy, of=(str(hops),))
     ]
 
 
@@ -266,9 +265,8 @@ def test_lines_of_schemes():
 
 
 def test_a_report_of_one_seed_is_undecided(tmp_path, undrawn):
-    measured = _readings(0.6, seeds=1)
-    for name, runs in {name: make(True) for name, make in sweep.SWEEPS.items()}.items():
-        readings = [row | {"of": of} for row in measured for of in ("all", "1", "2")]
-        text = report.report([finished(each, readings) for each in runs], tmp_path)
+    readings = _readings(0.6, seeds=1, of=("all", "1", "2"))
+    for name, make in sweep.SWEEPS.items():
+        text = report.report([finished(run, readings) for run in make(True)], tmp_path)
         assert "1 of 1 (0.21 to 1.00)" in text
         assert "**held" not in text and "**contradicted" not in text, name
