@@ -59,23 +59,19 @@ def test_steps_move_the_kernels_of_sublayers_alone():
     params = jax.device_get(models.random_parameters(config))
     gradient = jax.tree.map(lambda leaf: leaf - 0.5, params)
     roles = models.roles(config)
-    stepped = {
-        "random": lab.random_sign_step(jax.random.key(0), params, 0.25, roles),
-        "gradient": lab.gradient_sign_step(gradient, params, 0.25, roles),
-    }
+    random = models.flat(lab.random_sign_step(jax.random.key(0), params, 0.25, roles))
+    downhill = models.flat(lab.gradient_sign_step(gradient, params, 0.25, roles))
     kernels = ("query", "key", "value", "output", "up", "down")
-    for name, after in stepped.items():
-        for path, before in models.flat(params).items():
-            step = np.asarray(models.flat(after)[path] - before)
-            if not (path.startswith(("encoder/", "decoder/")) and path.endswith(kernels)):
-                assert not np.any(step), (name, path)
-            elif name == "gradient":
-                expected = -0.25 * np.sign(before - 0.5)
-                np.testing.assert_allclose(step, expected, rtol=1e-5, err_msg=path)
-            else:
-                np.testing.assert_allclose(np.abs(step), 0.25, rtol=1e-5, err_msg=path)
-                # The mean of n signs has a standard deviation of n^-0.5.
-                assert abs(np.mean(step)) < 5 * 0.25 * step.size**-0.5, path
+    for path, before in models.flat(params).items():
+        steps = np.stack([random[path] - before, downhill[path] - before])
+        if not (path.startswith(("encoder/", "decoder/")) and path.endswith(kernels)):
+            assert not np.any(steps), path
+            continue
+        expected = -0.25 * np.sign(before - 0.5)
+        np.testing.assert_allclose(steps[1], expected, rtol=1e-5, err_msg=path)
+        np.testing.assert_allclose(np.abs(steps[0]), 0.25, rtol=1e-5, err_msg=path)
+        # The mean of n signs has a standard deviation of n^-0.5.
+        assert abs(np.mean(steps[0])) < 5 * 0.25 * before.size**-0.5, path
 
 
 def test_two_schemes_get_the_same_random_step():
