@@ -28,6 +28,7 @@ case "$2" in
     rsync) cp -r "$BUCKET/${source#gs://b/}/." "$target" ;;
 esac
 """
+FLAGS = ["question", "--sweep=measured", "--quick", "--executor=tpu", "--bucket=gs://b/runs"]
 
 
 @pytest.fixture
@@ -50,9 +51,8 @@ def clone(folder, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_a_sweep_runs_on_a_slice_and_its_results_come_back(clone, tmp_path):
-    flags = ["question", "--sweep=measured", "--quick", f"--runs_dir={tmp_path / 'runs'}"]
-    slice_ = ["--executor=tpu", "--options=--accelerator=v6e-8 --spot", "--bucket=gs://b/runs"]
-    assert run.main([*flags, *slice_]) == 0
+    slice_ = "--options=--accelerator=v6e-8 --spot"
+    assert run.main([*FLAGS, slice_, f"--runs_dir={tmp_path / 'runs'}"]) == 0
     launched = "tpu --accelerator=v6e-8 --spot experiment question --sweep=measured --quick"
     assert (tmp_path / "bucket/launched").read_text() == f"{launched} --runs_dir=gs://b/runs\n"
     report = tmp_path / "runs/question/quick/README.md"
@@ -80,9 +80,7 @@ sys.exit(run.main(sys.argv[2:]))
 @pytest.mark.long
 def test_ctrl_c_leaves_the_launcher_the_time_to_delete_the_slice(clone, tmp_path):
     (clone / "launch.sh").write_text(SLOW)
-    flags = ["question", "--sweep=measured", "--quick", f"--runs_dir={tmp_path / 'runs'}"]
-    slice_ = ["--executor=tpu", "--bucket=gs://b/runs"]
-    command = [sys.executable, "-c", COMMAND, clone, *flags, *slice_]
+    command = [sys.executable, "-c", COMMAND, clone, *FLAGS, f"--runs_dir={tmp_path / 'runs'}"]
     sweep = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     wait_for((tmp_path / "bucket/launched").exists, sweep)
     os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does
