@@ -43,9 +43,7 @@ def test_arms_have_means_intervals_and_differences_of_pairs(tmp_path, undrawn):
     ]
     diverged = {"status": "diverged", "test/bleu": None}
     runs.append(finished({"scheme": "post_ln", "layers": 6}, results=diverged))
-    out = tmp_path / "results"
-    out.mkdir()
-    text = default_report.report(runs, out, "cpu")
+    text = default_report.report(runs, tmp_path, "cpu")
     arms, less = tables(text)
     pre_ln, admin, post_ln = arms
     assert admin["scheme"] == "admin" and admin["layers"] == "6" and "seed" not in admin
@@ -59,12 +57,12 @@ def test_arms_have_means_intervals_and_differences_of_pairs(tmp_path, undrawn):
     assert less[0]["train/token_loss"] == "-2.000 ± 0.000 (2 pairs, 2 runs left out)"
     assert "test/loss" not in admin and not [name for name in admin if name.startswith("time/")]
     # The figure has a line for each setting, the csv a row for each run.
-    assert "![" in text and "(results/cpu_curves.svg)" in text
-    assert (out / "cpu_curves.png").exists()
-    rows = list(csv.DictReader((out / "cpu.csv").read_text().splitlines()))
+    assert "![" in text and f"({tmp_path.name}/cpu_curves.svg)" in text
+    assert (tmp_path / "cpu_curves.png").exists()
+    rows = list(csv.DictReader((tmp_path / "cpu.csv").read_text().splitlines()))
     assert [row["seed"] for row in rows] == [*"201", *"013", ""]
     assert rows[0]["test/loss"] == "1.0"
-    summary = json.loads((out / "summary.json").read_text())
+    summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["cpu/train/token_loss/pre_ln"] == pytest.approx(values.mean(), rel=1e-5)
     assert summary["cpu/test/bleu/post_ln"] is None
 

@@ -28,7 +28,6 @@ CONFIG = """
     SlurmdPort={daemon}
     AuthType=auth/munge
     AuthInfo=socket={folder}/munge.socket
-    CredType=cred/munge
     SlurmUser=root
     StateSaveLocation={folder}/state
     SlurmdSpoolDir={folder}/spool
@@ -36,14 +35,11 @@ CONFIG = """
     SlurmdPidFile={folder}/slurmd.pid
     ProctrackType=proctrack/linuxproc
     TaskPlugin=task/none
-    SwitchType=switch/none
-    MpiDefault=none
     SelectType=select/cons_tres
     SelectTypeParameters=CR_CPU
     PreemptType=preempt/partition_prio
     PreemptMode=REQUEUE
     ReturnToService=2
-    KillWait=30
     SchedulerParameters=batch_sched_delay=0,sched_interval=1,requeue_delay=0
     NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
     PartitionName=normal Nodes={host} Default=YES PriorityTier=1 GraceTime=60 MaxTime=INFINITE
@@ -137,17 +133,18 @@ while :; do sleep 0.05; done
 def test_what_ends_a_task_says_whether_it_is_requeued(cluster, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.1)
     monkeypatch.setenv("FOLDER", str(tmp_path))
-    plans = {
-        "save end": True,  # preempted, saves within the grace time
-        "die end": True,  # preempted before it can save
-        "time end": True,  # told that its time is up
-        "fail": False,
-        "die": False,  # cancelled
-    }
+    plans = [
+        "save end",  # preempted, saves within the grace time
+        "die end",  # preempted before it can save
+        "time end",  # told that its time is up
+        "fail",
+        "die",  # cancelled
+    ]
     jobs = []
     for number, plan in enumerate(plans):
-        arguments = {"train": False, "measure": {"number": number}}
-        one = Run(config="configs/bigram_copy.py", overrides={}, labels={}, **arguments)
+        measure = {"number": number}
+        bigram = "configs/bigram_copy.py"
+        one = Run(config=bigram, overrides={}, labels={}, train=False, measure=measure)
         (tmp_path / one.id).mkdir()
         (tmp_path / f"{one.id}.plan").write_text("\n".join(plan.split()) + "\n")
         jobs.append(Job(tmp_path, tmp_path / one.id, (one,)))
@@ -174,7 +171,7 @@ def test_what_ends_a_task_says_whether_it_is_requeued(cluster, tmp_path, monkeyp
         done.set()
         other.result()
     assert [job for job in jobs if job.commands()] == [jobs[3], jobs[4]]
-    assert [" ".join(story(job)) for job in jobs] == list(plans)
+    assert [" ".join(story(job)) for job in jobs] == plans
 
 
 # Keeps what is submitted: a line with its array, its comment, and what else it was given.
