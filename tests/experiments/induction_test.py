@@ -51,9 +51,8 @@ def test_repeats_take_two_layers(layers, tmp_path):
 
 def training(arm, seed, at, rate=2e-3):
     solved = dict(at_25=at and at - 20, at_50=at, at_75=at and at + 20, prefix_at=at)
-    ends = dict(progress=0.95 if at else 0.0, prefix=0.9 if at else 0.1, previous=0.7)
-    row = dict(arm=arm, seed=seed, learning_rate=rate, previous_at=at, branch_at=0, step=600)
-    return row | solved | ends | (dict(without=0.05, control=0.9) if at else {})
+    row = dict(arm=arm, seed=seed, learning_rate=rate, progress=0.95 if at else 0.0)
+    return row | solved | (dict(without=0.05, control=0.9) if at else {})
 
 
 def test_verdicts_follow_the_lines_of_the_protocol():

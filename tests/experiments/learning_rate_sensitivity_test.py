@@ -42,15 +42,6 @@ def _trainings(model, seed, losses, logits=None, **labels):
     return rows
 
 
-def _runs(part, rows):
-    """As a sweep would leave them."""
-    columns = ("layers", "width", "qk_norm", "z_loss", "kappa")
-    return [
-        finished({"part": part} | {name: row[name] for name in columns if name in row}, [row])
-        for row in rows
-    ]
-
-
 def _power_law(model, rate):
     return 3 * rate * prediction.kernels(*model) ** 0.5
 
@@ -143,7 +134,7 @@ def _both_arms(seeds):
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_the_ladder_names_the_rates_that_blind_trains(tmp_path, monkeypatch, seeds, undrawn):
-    text = report.report(_runs("sizes", _both_arms(seeds)), tmp_path)
+    text = report.report([finished({"part": "sizes"}, _both_arms(seeds))], tmp_path)
     numbers = _numbers(tmp_path)
     by_law = [rate for rate in sweep.RATES if _power_law(sweep.BLIND, rate) > 100]
     assert numbers["prediction/first_failing"] == by_law[0]
@@ -164,29 +155,26 @@ def test_the_ladder_names_the_rates_that_blind_trains(tmp_path, monkeypatch, see
     "losses, right", [([2.0, None], 2), ([2.0, 3.29], 2), ([None, None], 1), ([None, 2.0], 0)]
 )
 def test_blind_compares_with_what_was_written_before(tmp_path, losses, right, undrawn):
-    report.report(_runs("sizes", _both_arms(1)), tmp_path)
+    report.report([finished({"part": "sizes"}, _both_arms(1))], tmp_path)
     before = _numbers(tmp_path)
     pair = dict(zip(before["prediction/rates"], losses, strict=True))
-    text = report.report(_runs("blind", _trainings(sweep.BLIND, 0, pair)), tmp_path)
+    rows = _trainings(sweep.BLIND, 0, pair)
+    text = report.report([finished({"part": "blind"}, rows)], tmp_path)
     after = _numbers(tmp_path)
     assert (after["blind/right"], after["blind/runs"]) == (right, 2)
     assert f"{right} of 2 as predicted" in text
     assert {name: after[name] for name in before} == before
 
 
-def _arms(column, losses_of):
-    return [
-        row | {"end/log_z": value, "end/largest_logit": value}
-        for value, losses in losses_of.items()
-        for seed, loss in enumerate(losses)
-        for row in _trainings(MODELS[0], seed, {0.1: loss}, **{column: value})
-    ]
-
-
 @pytest.mark.parametrize("part, base, other", [("z_loss", 0.0, 1e-4), ("kappa", 1.0, 1e3)])
 def test_losses_are_compared_with_the_least_value(tmp_path, part, base, other, undrawn):
-    rows = _arms(part, {base: [2.0, 2.2], other: [3.0, None]})
-    text = report.report(_runs(part, rows), tmp_path)
+    rows = [
+        row | {"end/log_z": value, "end/largest_logit": value}
+        for value, losses in ((base, (2.0, 2.2)), (other, (3.0, None)))
+        for seed, loss in enumerate(losses)
+        for row in _trainings(MODELS[0], seed, {0.1: loss}, **{part: value})
+    ]
+    text = report.report([finished({"part": part}, rows)], tmp_path)
     numbers, name = _numbers(tmp_path), f"difference/loss/{part}/{other:g}/0.1"
     # What diverged counts as the loss before training.
     assert numbers[name] == pytest.approx((3.0 + INITIAL) / 2 - 2.1)
