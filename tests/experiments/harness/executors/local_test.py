@@ -8,7 +8,6 @@ import pytest
 from experiments.harness.executors import local
 from experiments.harness.jobs import Job
 from experiments.harness.sweep import Run, grid
-from transformer_jax.process import machine
 
 
 @pytest.mark.parametrize(("jobs", "cores"), [(1, 4), (2, 2), (3, 1), (4, 1), (8, 1)])
@@ -23,10 +22,9 @@ def test_runs_at_once_have_as_many_cores_each(monkeypatch, jobs, cores):
 
 @pytest.mark.parametrize(("runs", "expected"), [(0.5, 1), (2.5, 2), (99, 4)])
 def test_there_are_no_more_runs_at_once_than_a_control_group_has_memory_for(
-    monkeypatch, runs, expected
+    monkeypatch, limit, runs, expected
 ):
-    allowed = machine.Memory(whole=runs * local._MEMORY_PER_RUN, free=0)
-    monkeypatch.setattr(machine, "memory", lambda: allowed)
+    limit(runs * local._MEMORY_PER_RUN)
     monkeypatch.setattr(os, "sysconf", lambda name: 2**20)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
     assert len(local.slots(None)) == expected
