@@ -36,33 +36,30 @@ def test_steps_count_as_what_the_baseline_gains_by_them():
 
 
 ENTRY = 'TRACK = "optimisation"\nSTEPS = 390\nOVERRIDES = {"optimizer.name": "lion"}\n'
+MODEL = 'TRACK = "architecture"\n'
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(text: str):
-        (tmp_path / "mine.py").write_text(text)
-        return tmp_path / "mine.py"
-
-    return write
+def entered(folder, text, quick=False):
+    """The track and the runs of a file with this text."""
+    (folder / "mine.py").write_text(text)
+    return sweep.entered(folder / "mine.py", quick)
 
 
-def test_a_file_elsewhere_is_an_entry_with_fresh_seeds(write):
-    track, runs = sweep.entered(write(ENTRY), quick=False)
+def test_a_file_elsewhere_is_an_entry_with_fresh_seeds(tmp_path):
+    track, runs = entered(tmp_path, ENTRY)
     assert track == "optimisation" and len(runs) == 8
     assert sorted(run.overrides["seed"] for run in runs) == list(sweep.SEEDS)
     assert all(run.resolved.optimizer.name == "lion" for run in runs)
     assert all(run.resolved.train.steps == 390 for run in runs)
     assert {run.resolved.optimizer.warmup_steps for run in runs} == {39}
-    quick = sweep.entered(write(ENTRY), quick=True)[1]
+    _, quick = entered(tmp_path, ENTRY, quick=True)
     assert len(quick) == 2 and quick[0].resolved.train.steps < 390
 
 
-def test_an_entry_may_bring_its_own_row(write):
+def test_an_entry_may_bring_its_own_row(tmp_path):
     row = "import optax\nfrom transformer_jax.training.update_rules import Optimizer\n"
     row += 'OPTIMIZERS = {"plain_descent": Optimizer(lambda s, r: optax.identity(), reads=())}\n'
-    file = write(ENTRY.replace("lion", "plain_descent") + row)
-    _, runs = sweep.entered(file, quick=False)
+    _, runs = entered(tmp_path, ENTRY.replace("lion", "plain_descent") + row)
     assert runs[0].resolved.optimizer.name == "plain_descent"
 
 
@@ -74,18 +71,15 @@ def test_an_entry_may_bring_its_own_row(write):
         (ENTRY + "SEEDS = [1, 2, 3]", r"SEEDS are \(1, 2, 3\): expected 4 or more, each once"),
         (ENTRY + "SEEDS = [1, 1, 2, 3, 4]", "each once"),
         (ENTRY.replace("optimizer.name", "data.batch_size"), "sets data.batch_size, .* fixes"),
-        ('TRACK = "architecture"\nSTEPS = 500', "STEPS is 500: expected 400"),
-        (
-            'TRACK = "architecture"\nOVERRIDES = {"model.d_ff": 1024}',
-            r"1\.\d+ times the baseline's: at most 1.05",
-        ),
-        ('TRACK = "architecture"\nOVERRIDES = {"model.dtype": "bfloat16"}', "model.dtype"),
+        (MODEL + "STEPS = 500", "STEPS is 500: expected 400"),
+        (MODEL + 'OVERRIDES = {"model.d_ff": 1024}', r"1\.\d+ times the baseline's: at most 1.05"),
+        (MODEL + 'OVERRIDES = {"model.dtype": "bfloat16"}', "model.dtype"),
         ("TRACK = 1 / 0", "mine.py, line 1: .*ZeroDivisionError"),
     ],
 )
-def test_a_file_that_is_no_entry_is_refused_before_anything_runs(write, text, message):
+def test_a_file_that_is_no_entry_is_refused_before_anything_runs(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
-        sweep.entered(write(text), quick=False)
+        entered(tmp_path, text)
 
 
 def test_entries_of_the_repository_are_of_the_tracks_they_name():

@@ -40,13 +40,13 @@ def test_a_fit_without_the_floor_finds_it_where_the_law_is_exact():
     assert power == pytest.approx(0.4, abs=0.01)
 
 
-def curves(shapes, deviation):
+def curves(shapes):
     """Of sizes whose heights differ, seeds and points."""
     rng = np.random.default_rng(0)
     x = np.linspace(0.05, 1, 20)
     return np.array(
         [
-            [height * x**-power * np.exp(rng.normal(0, deviation, 20)) for _ in range(5)]
+            [height * x**-power * np.exp(rng.normal(0, 0.01, 20)) for _ in range(5)]
             for height, power in zip((1.0, 0.5, 0.2, 0.1), shapes, strict=True)
         ]
     )
@@ -55,12 +55,12 @@ def curves(shapes, deviation):
 def test_curves_of_one_shape_are_as_near_as_their_seeds_and_others_are_not():
     late = np.linspace(0.05, 1, 20) >= 0.5
     late[-1] = False
-    same = curves([0.3] * 4, 0.01)
+    same = curves([0.3] * 4)
     of_sizes, of_seeds = fits.collapse(same)
     slow = [[same[s, :, k].std(ddof=1) / same[s, :, k].mean() for s in range(4)] for k in range(20)]
     np.testing.assert_allclose(of_seeds, np.mean(slow, axis=1))
     assert of_sizes[-1] == pytest.approx(0, abs=1e-9)
-    one, apart = report.ratio(same, late), report.ratio(curves([0.2, 0.3, 0.4, 0.5], 0.01), late)
+    one, apart = report.ratio(same, late), report.ratio(curves([0.2, 0.3, 0.4, 0.5]), late)
     assert one.value + 2 * one.error < 1.5 < 2 < apart.value - 2 * apart.error
     assert math.isnan(report.ratio(same[:, :2], late).error)
 

@@ -30,12 +30,7 @@ def test_pairs_come_out_of_a_batch_as_they_went_into_it():
     flax_wmt = program("flax_wmt")
     pairs = [([5, 6], [7]), ([8], [9, 10]), ([3, 3], [4])]
     rows = flax_wmt.packed(pairs, 4, 3)
-    batch = {
-        "inputs": rows["inputs"],
-        "targets": rows["targets"],
-        "inputs_segment_ids": rows["inputs_segmentation"],
-        "targets_segment_ids": rows["targets_segmentation"],
-    }
+    batch = {name.replace("segmentation", "segment_ids"): rows[name] for name in rows}
     assert flax_wmt.unpacked(batch) == pairs
 
 

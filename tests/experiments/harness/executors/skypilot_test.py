@@ -30,10 +30,9 @@ def test_a_job_is_written_as_skypilot_reads_it(job, tmp_path):
     assert task["run"].splitlines()[-1] == expected
 
 
-@pytest.mark.parametrize("place", ["gs://b-large/data", "gs://c", "('gs://b/x','gs://c/y')"])
-def test_a_bucket_that_is_not_mounted_is_refused(place):
-    command = ["experiment", "question", f"--data_dir={place}"]
-    with pytest.raises(ValueError, match="mount gs://b alone; copy there what is in gs://"):
+def test_a_bucket_that_is_not_mounted_is_refused():
+    command = ["experiment", "question", "--data_dir=gs://b-large/data"]
+    with pytest.raises(ValueError, match="mount gs://b alone; copy there what is in gs://b-large"):
         skypilot.task("name", command, "gs://b/runs", [])
 
 
