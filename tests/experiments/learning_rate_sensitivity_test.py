@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.harness import lab
-from experiments.learning_rate_sensitivity import (
-    measure,
-    prediction,
-    report,
-    sizes,
-    summaries,
-    sweep,
-)
+from experiments.learning_rate_sensitivity import measure, prediction, report, sizes, sweep
 from tests.experiments import tiny
 from tests.experiments.harness.runs import INITIAL, finished, trainings
 from transformer_jax.inspection import observed
@@ -26,20 +19,11 @@ from transformer_jax.inspection import observed
 MODELS = [(3, 32), (6, 64), (6, 128)]
 
 
-def _trainings(model, seed, losses, logits=None, **labels):
-    """A row for each learning rate of {rate: loss}, with logits {rate: in warm-up}."""
+def _trainings(model, seed, losses, **columns):
+    """A row for each learning rate of {rate: loss}."""
     layers, width = model
-    base = {
-        "layers": layers,
-        "width": width,
-        "model": summaries.model(layers, width),
-        "qk_norm": False,
-    }
-    rows = trainings([losses], **base | {"seed": seed} | labels)
-    by_rate = logits or dict.fromkeys(losses)
-    for row in rows:
-        row["warm_up/largest_logit"] = by_rate[row["learning_rate"]]
-    return rows
+    base = {"layers": layers, "width": width, "qk_norm": False, "seed": seed}
+    return trainings([losses], **base | columns)
 
 
 def _power_law(model, rate):
@@ -52,7 +36,8 @@ def _ladder(fails_above, seeds=2, **labels):
     for model, seed in itertools.product(MODELS, range(seeds)):
         logits = {rate: _power_law(model, rate) for rate in sweep.RATES}
         losses = {rate: 2.0 if logits[rate] < fails_above else None for rate in sweep.RATES}
-        rows += _trainings(model, seed, losses, logits, **labels)
+        mine = _trainings(model, seed, losses, **labels)
+        rows += [row | {"warm_up/largest_logit": logits[row["learning_rate"]]} for row in mine]
     return rows
 
 
