@@ -9,29 +9,22 @@ import pytest
 
 from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
-from transformer_jax.config import build
-from transformer_jax.config.load import replace
+from transformer_jax.config.build import build
 from transformer_jax.devices.mesh import place
 
 STEPS, RATE, SEED = 4, 0.01, 3
+CHANGES = {"optimizer.warmup_steps": 2, "train.accumulation_steps": 2, "train.ema_decay": 0.9}
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    changes = {"optimizer.warmup_steps": 2, "train.accumulation_steps": 2, "train.ema_decay": 0.9}
-    return tiny.config(folder, STEPS, changes)
-
-
-@pytest.fixture(scope="module")
-def trainings(config):
-    return Trainings(build.build(config))
+def trainings(tmp_path_factory):
+    return Trainings(build(tiny.config(tmp_path_factory.mktemp("text"), STEPS, CHANGES)))
 
 
 @pytest.mark.long
-def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
-    changed = replace(config, {"optimizer.learning_rate": RATE, "seed": SEED})
-    run = build.build(changed)
+def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(trainings, tmp_path):
+    changes = CHANGES | {"optimizer.learning_rate": RATE, "seed": SEED}
+    run = build(tiny.config(tmp_path, STEPS, changes))
     streams, step = run.train_streams(), run.train_step()
     batch = place(run.mesh, next(streams))
     state = run.new_state(batch)
@@ -50,8 +43,7 @@ def test_they_are_the_steps_of_a_run_with_this_rate_and_seed(config, trainings):
 
 @pytest.mark.long
 def test_a_training_that_diverges_ends_before_the_bad_step(trainings):
-    steps = [update.step for update in trainings.steps(math.inf, 0)]
-    assert steps == [0]
+    assert [update.step for update in trainings.steps(math.inf, 0)] == [0]
     row = trainings.row(math.inf, 0)
     assert math.isnan(row["loss"]) and math.isfinite(row["initial"])
 
