@@ -71,17 +71,12 @@ def test_what_readings_are_called(shares, said):
 
 
 def _training(beta1, products, rate=1e-3, rows=128):
-    """A run whose readings are these, of learning rate * preconditioned sharpness."""
+    """A run whose readings are these, of learning rate * each number that is measured."""
     labels = {"scheme": "pre_ln", "learning_rate": rate, "beta1": beta1}
     labels |= {"rows": rows, "whole": rows == 128}
-    measured = []
-    for number, product in enumerate(products, 1):
-        row = {"step": 25 * number} | dict.fromkeys(measure.NUMBERS)
-        if product is not None:
-            row |= {"loss": 2.0, "sharpness": 10.0, "gradient_alignment": 0.1}
-            row["preconditioned_sharpness"] = product / rate
-        measured.append(row)
-    return finished(labels, measured)
+    numbers = [None if product is None else product / rate for product in products]
+    readings = [dict.fromkeys(measure.NUMBERS, number) for number in numbers]
+    return finished(labels, [{"step": at, **each} for at, each in enumerate(readings)])
 
 
 def _cells(*trainings):

@@ -54,12 +54,10 @@ def test_a_tpu_takes_one_run_at_a_time(monkeypatch):
 
 
 def test_places_train_what_they_have_compiled_before_what_no_other_has():
-    rows = grid(residual=["pre_ln", "post_ln"], rate=[0.1, 0.2], seed=[0, 1])
-    names = {"residual": "model.residual", "rate": "optimizer.learning_rate", "seed": "seed"}
+    settings = {"model.residual": ["pre_ln", "post_ln"], "optimizer.learning_rate": [0.1, 0.2]}
     pool = local._Pool([local.Slot([0], {})] * 2, "")
-    for row in rows:
-        changes = {names[label]: value for label, value in row.items()}
-        run = Run(config="configs/bigram_copy.py", overrides=changes, labels=row)
+    for row in grid(**settings, seed=[0, 1]):
+        run = Run(config="configs/bigram_copy.py", overrides=row, labels=row)
         pool._left.append(Job(Path(), Path(run.id), (run,)))
     order = [[*pool._next(place).runs[0].labels.values()] for place in pool._places * 4]
     assert order[::2] == [["pre_ln", rate, seed] for rate in (0.1, 0.2) for seed in (0, 1)]
