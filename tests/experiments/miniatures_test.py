@@ -20,9 +20,9 @@ SIZES = {name: [*map(int, task.name.split())] for name, task in sweep.TASKS.item
 SIZES["depo"] = [*map(int, sweep.HOPS.split())]  # as rows are as long with one hop
 
 
-def _samples(task, count=200, scored=True, sizes=None):
+def _samples(task, count=200, scored=True):
     rng = random.Random(0)
-    return [getattr(rows, task)(rng, scored, *(sizes or SIZES[task])) for _ in range(count)]
+    return [getattr(rows, task)(rng, scored, *SIZES[task]) for _ in range(count)]
 
 
 def _successors(words):

@@ -80,12 +80,6 @@ def test_the_penalty_is_what_a_rate_loses():
         rates.penalty(trainings([{0.1: 2.0}]), 0.3)
 
 
-def test_sensitivity_is_the_mean_of_what_is_lost_up_to_the_initial_loss():
-    losses = {1.0: 2.0, 2.0: 3.0, 4.0: 9.0, 8.0: None}
-    assert rates.sensitivity(losses, initial=5.0) == np.mean([0, 1, 3, 3])
-    assert rates.sensitivity({1.0: None}, initial=5.0) == 0
-
-
 def test_what_fails_does_so_from_a_rate_on():
     losses = {1.0: 4.0, 2.0: 2.0, 4.0: 2.5, 8.0: 4.0, 16.0: None}
     assert rates.first_failing(losses, most=3.0) == 8.0  # 1.0 is slow

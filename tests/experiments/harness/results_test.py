@@ -134,14 +134,6 @@ def test_markers_that_are_not_there_once_and_in_order_are_asked_for(tmp_path, or
     assert readme.read_text() == text
 
 
-def test_the_pooled_deviation_is_that_of_an_analysis_of_variance():
-    rng = np.random.default_rng(0)
-    groups = [rng.normal(mean, 2.0, size) for mean, size in ((0, 3), (50, 7), (-9, 1))]
-    squares = sum(np.sum((values - np.mean(values)) ** 2) for values in groups)
-    assert results.pooled_deviation(groups) == (pytest.approx(np.sqrt(squares / (2 + 6))), 2 + 6)
-    assert np.isnan(results.pooled_deviation([[1.0], [2.0]]).value)
-
-
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (5, 8)])
 def test_a_difference_has_the_interval_of_students_test(sizes):
     rng = np.random.default_rng(1)

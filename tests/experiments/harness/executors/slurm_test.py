@@ -1,5 +1,6 @@
 """A sweep on a real Slurm of one node, whose daemons live in the test's temporary folder."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -74,28 +75,21 @@ def cluster(tmp_path_factory):
     (folder / "spool").mkdir()
     files = (f"--{name}-file={folder}/munge.{name}" for name in ("key", "log", "pid", "seed"))
     munge = ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files]
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
-    patch.setenv("PATH", PATH)
-    daemons = []
-    try:
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+        patch.setenv("PATH", PATH)
         for name, *flags in (munge, ("slurmctld", "-D"), ("slurmd", "-D")):
-            with (folder / f"{name}.log").open("wb") as log:
-                # Ends with the test, even where that is killed.
-                command = ["setpriv", "--pdeathsig=KILL", name, *flags]
-                daemons.append(subprocess.Popen(command, stdout=log, stderr=log))
+            log = stack.enter_context((folder / f"{name}.log").open("wb"))
+            # Ends with the test, even where that is killed.
+            command = ["setpriv", "--pdeathsig=KILL", name, *flags]
+            daemon = stack.enter_context(subprocess.Popen(command, stdout=log, stderr=log))
+            stack.callback(daemon.terminate)
             if name == "munged":
                 wait_for((folder / "munge.socket").exists)
         wait_for(lambda: "idle" in _call("sinfo", "--noheader", "--format=%T"))
         yield folder
-    finally:
-        if len(daemons) == 3:
-            _call("scancel", "--user=root")
-            wait_for(lambda: not _call("squeue", "--noheader"))
-        for daemon in reversed(daemons):
-            daemon.terminate()
-            daemon.wait()
-        patch.undo()
+        _call("scancel", "--user=root")
+        wait_for(lambda: not _call("squeue", "--noheader"))
 
 
 def _hurry() -> None:
