@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,8 @@ import pytest
 from experiments import run
 from experiments.harness.executors import Executor, local
 from experiments.harness.jobs import Job
-from experiments.harness.sweep import ROOT, part
+from experiments.harness.sweep import part
+from tests.faults.endings import as_process
 from tests.processes import wait_for
 from tests.whole.command_line import records, timeless
 from transformer_jax.config.load import to_json
@@ -159,7 +158,7 @@ def test_runs_that_were_done_with_data_elsewhere_are_told(command, tmp_path, cap
 
     workdir = tmp_path / "runs" / "question" / show("/data/v1").splitlines()[-1].split()[1]
     workdir.mkdir(parents=True)
-    (workdir / "measurements.json").write_text('{"rows": []}')
+    (workdir / "measurements.json").write_text('{"rows": []}')  # older ones name no config
     (workdir / "run.json").write_text('{"overrides": {"data.dir": "/data/v1"}}')
     assert "1 of 1 run done" in show("/data/v1") and "/data/v1" not in show("/data/v1")
     out = show("/data/v2")
@@ -177,18 +176,12 @@ def test_a_sweep_says_how_many_runs_may_disturb_each_other(
 
 
 @pytest.mark.long
-def test_the_devices_are_left_to_the_runs(command):
+def test_the_devices_are_left_to_the_runs(command, monkeypatch):
     """Planning needs none, but running does."""
-    sweep = subprocess.run(
-        [sys.executable, "-m", "experiments.run", *command("measured", "--quick")],
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "nowhere"},
-        capture_output=True,
-        text=True,
-    )
-    assert "0 of 1 run done" in sweep.stdout, sweep.stderr
-    assert sweep.returncode == 1 and "JAX finds no device" in sweep.stderr
-    assert "nowhere" in sweep.stderr
+    monkeypatch.setenv("JAX_PLATFORMS", "nowhere")
+    status, out, err = as_process(*command("measured", "--quick"), module="experiments.run")
+    assert "0 of 1 run done" in out, err
+    assert status == 1 and "JAX finds no device" in err and "nowhere" in err
 
 
 @pytest.mark.long

@@ -87,11 +87,6 @@ def test_what_fails_does_so_from_a_rate_on():
     assert rates.first_failing({1.0: None, 2.0: None}, most=3.0) == 1.0
 
 
-@pytest.mark.parametrize("loss, expected", [(2.0, 2.0), (7.0, 5.0), (None, 5.0), (math.nan, 5.0)])
-def test_no_training_is_drawn_above_the_loss_before_it(loss, expected):
-    assert rates.drawn_loss({"loss": loss, "initial": 5.0}) == expected
-
-
 @pytest.mark.parametrize("shape", ["linear", "constant"])
 def test_rates_given_by_step_are_those_of_the_schedule_of_that_name(shape):
     settings = optimizer_settings(
