@@ -9,7 +9,7 @@ from experiments.harness import lab, results
 lab.QUICKLY.clear()  # tests compile more quickly still
 
 SWEEP = """
-    from experiments.harness.sweep import Run, grid
+    from experiments.harness.sweep import Run
 
     TINY = {
         "data.cache_dir": CACHE,
@@ -27,28 +27,12 @@ SWEEP = """
         overrides = TINY | (overrides or {})
         return Run(config="configs/bigram_copy.py", overrides=overrides, labels=labels, **changes)
 
+    def of_size(size, overrides=None, name="size"):
+        return run({"size": size}, overrides, train=False, measure={name: size})
+
     def trained(quick):
         steps = {"train.steps": 40}
         return [run({"seed": 0, "grid": grid}, steps, measure={"size": 2}) for grid in "ab"]
-
-    def measured(quick):
-        sizes = [1] if quick else [1, 2]
-        return [run(row, train=False, measure=row) for row in grid(size=sizes)]
-
-    def broken(quick):
-        return [run({"size": size}, train=False, measure={"size": size}) for size in (0, 1)]
-
-    def other_arguments(quick):
-        return [run({"size": 1}, train=False, measure={"sise": 1})]
-
-    def other_model(quick):
-        return [*measured(quick), run({"heads": 3}, {"model.num_heads": 3})]
-
-    def of_files(quick):
-        return [run({"size": 1}, {"data.source": "text"}, train=False, measure={"size": 1})]
-
-    def clash(quick):
-        return [run({"beam": size}, {"decode.beam_size": size}) for size in (1, 2)]
 
     def forks(quick, listed=True, **changes):
         trunk = run({"rate": "trunk"}, {"train.steps": 20, "checkpoint.at": (10,)})
@@ -73,13 +57,13 @@ SWEEP = """
         "unlisted": lambda quick: forks(quick, False),
         "other_state": lambda quick: forks(quick, **{"optimizer.beta1": 0.5}),
         "no_steps": lambda quick: forks(quick, **{"train.steps": 10}),
-        "measured": measured,
+        "measured": lambda quick: [of_size(1)] if quick else [of_size(1), of_size(2)],
         "trained": trained,
-        "broken": broken,
-        "other_arguments": other_arguments,
-        "other_model": other_model,
-        "of_files": of_files,
-        "clash": clash,
+        "broken": lambda quick: [of_size(0), of_size(1)],
+        "other_arguments": lambda quick: [of_size(1, name="sise")],
+        "other_model": lambda quick: [of_size(1), run({"heads": 3}, {"model.num_heads": 3})],
+        "of_files": lambda quick: [of_size(1, {"data.source": "text"})],
+        "clash": lambda quick: [run({"beam": n}, {"decode.beam_size": n}) for n in (1, 2)],
         "no_effect": lambda quick: [run({"k": 5}, {"decode.top_k": 5})],
         "same_seeds": lambda quick: [run({"seed": n}, {"model.d_ff": 8 + n}) for n in (0, 1)],
         "empty": lambda quick: [],
