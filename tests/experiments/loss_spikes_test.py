@@ -36,7 +36,6 @@ def trained(tmp_path_factory, compiled_once):
     changes = {
         "data.max_target_length": 32,
         "data.batch_size": 48,
-        "evaluate.batch_size": 64,
         "optimizer.schedule": "constant",
     }
     folder, arguments = tmp_path_factory.mktemp("text"), {"injected": ODD, "curvature": [3]}

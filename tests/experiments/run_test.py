@@ -240,8 +240,8 @@ def test_runs_that_share_a_process_end_alone_and_as_in_one_of_their_own(
     assert steps == sorted({*steps}) and steps[-1] == 800
 
     monkeypatch.setattr(Job, "process", None)
-    alone = [f"--run={last.name}", f"--runs_dir={tmp_path / 'alone'}"]
-    assert run.main([*command("shared"), *alone]) == 0
+    alone = f"--run={last.name}", f"--runs_dir={tmp_path / 'alone'}"
+    assert run.main(command("shared", *alone)) == 0
     other = tmp_path / "alone" / "question" / last.name
     assert _process_of(other) != _process_of(last)
     assert records(other) == records(last)
