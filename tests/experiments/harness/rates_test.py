@@ -49,14 +49,11 @@ def test_an_optimum_stays_between_the_points_it_is_fitted_to():
         assert abs(rates.optimum(losses).log2_rate - least) <= 2
 
 
-def test_without_a_loss_there_is_no_optimum():
+def test_without_a_training_that_learns_more_than_frequencies_there_is_no_optimum():
     with pytest.raises(ValueError, match="no training has a loss"):
         rates.optimum({0.1: None, 0.2: math.nan})
     assert rates.optima(trainings([{0.1: None, 0.2: None}])) == {}
     assert set(rates.optima(trainings([{0.1: None, 0.2: None}, parabola(-5.0)]))) == {1}
-
-
-def test_what_learns_but_frequencies_has_no_optimum():
     assert rates.optima(trainings([{0.1: 3.348, 0.2: 3.3475, 0.4: 3.3479}])) == {}
 
 

@@ -48,12 +48,6 @@ CONFIG = """
 """
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def _call(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -65,7 +59,8 @@ def cluster(tmp_path_factory):
         pytest.skip("needs root, and Debian's packages slurm-wlm and munge")
     folder = tmp_path_factory.mktemp("slurm")
     host = socket.gethostname().partition(".")[0]
-    ports = {"controller": _free_port(), "daemon": _free_port()}
+    with socket.create_server(("", 0)) as one, socket.create_server(("", 0)) as other:
+        ports = {"controller": one.getsockname()[1], "daemon": other.getsockname()[1]}
     config = textwrap.dedent(CONFIG).format(folder=folder, host=host, **ports)
     (folder / "slurm.conf").write_text(config)
     (folder / "cgroup.conf").write_text("")
