@@ -109,7 +109,6 @@ def _sentences(grammar):
 def test_next_words_are_those_of_all_sentences():
     grammar = rows.grammar(2)
     shares = _sentences(grammar)
-    assert sum(shares.values()) == pytest.approx(1)
     length = max(map(len, shares))
     table = np.array([[*words, *[-1] * (length - len(words))] for words in shares])
     predictions = solvers.next_words(grammar, table)
