@@ -1,4 +1,4 @@
-"""From runs to numbers: intervals, pairs, slopes, partings, tables and files."""
+"""From runs to numbers: intervals, pairs, lines, partings, tables and files."""
 
 import json
 import math
