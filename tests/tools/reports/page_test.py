@@ -45,15 +45,6 @@ def test_curves_are_what_the_metrics_say(tmp_path, read):
         assert data["runs"][number]["spikes"] == {"steps": [7], "values": [9.0]}
 
 
-def test_what_is_not_finite_leaves_a_gap(tmp_path):
-    torn = '{"step": 4, "train/token_loss": null}\n{"step": 5, "tra'  # by a kill
-    run = make(tmp_path / "run", steps=3, more=torn)
-    data = report.data([work.read(run)])
-    assert data["curves"]["train/token_loss"][0]["steps"] == [1, 2, 3, 4]
-    assert data["curves"]["train/token_loss"][0]["values"][3] is None
-    assert report.report([work.read(run)], "t")  # JSON can hold it
-
-
 def test_bands_are_means_and_intervals_of_the_seeds_that_have_a_value(read):
     """Runs are seeds of one if nothing else differs; one of them has ended early."""
     data = read(
@@ -85,9 +76,9 @@ def test_an_arm_has_its_colour_in_figures_and_on_the_page(tmp_path):
     """And arms are in the order of their sweep, whatever their folders are called."""
     order = ["c", "a", "b", "d"]
     for number, name in enumerate(order):
-        labels = {"scheme": ("pre_ln", "admin")[number // 2], "seed": number % 2}
-        run = make(tmp_path / name, seed=number % 2, model={"residual": labels["scheme"]})
-        (run / "run.json").write_text(json.dumps({"labels": [labels]}))
+        scheme, seed = ("pre_ln", "admin")[number // 2], number % 2
+        labels = {"scheme": scheme, "seed": seed}
+        make(tmp_path / name, seed=seed, model={"residual": scheme}, labels=labels)
     (tmp_path / "sweeps.json").write_text(json.dumps({"cpu": order}))
     runs = work.gather(sorted(tmp_path.glob("?")))
     assert [run.folder.name for run in runs] == order
@@ -102,14 +93,12 @@ def test_an_arm_has_its_colour_in_figures_and_on_the_page(tmp_path):
 
 def test_runs_on_other_data_are_no_seeds_of_each_other(tmp_path):
     """Nor is their mean a line, whatever their labels; where the data was cached is nothing."""
-    runs = [make(tmp_path / name, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
-    for run, corpus in zip(runs, "ABB", strict=True):
-        config = json.loads((run / "config.json").read_text())
-        config["data"] = {"dir": corpus, "cache_dir": run.name}
-        (run / "config.json").write_text(json.dumps(config))
-        labels = {"corpus": run.name, "size": 1}
-        (run / "run.json").write_text(json.dumps({"labels": [labels]}))
-    data = report.data([work.read(run) for run in runs])
+    runs = []
+    for name, seed, corpus in (("a", 0, "A"), ("b", 0, "B"), ("c", 1, "B")):
+        labels, source = {"corpus": name, "size": 1}, {"dir": corpus, "cache_dir": name}
+        run = make(tmp_path / name, seed=seed, labels=labels, config={"data": source})
+        runs.append(work.read(run))
+    data = report.data(runs)
     assert [group["runs"] for group in data["groups"]] == [[0], [1, 2]]
     assert not {"b", "c"} & {*data["groups"][1]["name"].split()}
     for alone, _ in data["bands"].values():
@@ -199,9 +188,7 @@ def test_runs_of_any_state_and_of_an_experiment_are_one_page(tmp_path, capsys, m
     monkeypatch.chdir(tmp_path)
     home = tmp_path / "runs" / "experiments" / "lr"
     for number in range(2):
-        run = make(home / str(number), seed=number)
-        labels = {"scheme": "admin", "seed": number}
-        (run / "run.json").write_text(json.dumps({"labels": [labels]}))
+        make(home / str(number), seed=number, labels={"scheme": "admin", "seed": number})
     for name in ("results.json", "metrics.jsonl"):
         (home / "1" / name).unlink()
     assert command.main(["--experiment=lr"]) == 0

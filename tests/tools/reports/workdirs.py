@@ -21,17 +21,20 @@ def make(
     diagnostics: int = 0,
     results: dict[str, Any] | None = None,
     samples: str = "",
-    more: str = "",
+    labels: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Path:
     """A run of `steps` steps (of `planned`, if it ended early), logged at each.
 
     diagnostics: sublayers that are measured at every second step. results: None: it has finished;
-      empty: there are none yet. more: what follows the metrics of all steps.
+      empty: there are none yet. labels: of an experiment. config: its other sections.
     """
     folder.mkdir(parents=True)
     model = model or {"residual": "pre_ln"}
-    config = {"model": model, "train": {"steps": planned or steps}, "seed": seed}
-    (folder / "config.json").write_text(json.dumps(config))
+    settings = {"model": model, "train": {"steps": planned or steps}, "seed": seed}
+    (folder / "config.json").write_text(json.dumps(settings | (config or {})))
+    if labels:
+        (folder / "run.json").write_text(json.dumps({"labels": [labels]}))
     random = np.random.default_rng(seed + 1000 * len(str(model)))
     lines = []
     for step in range(1, steps + 1):
@@ -52,7 +55,7 @@ def make(
         if step == 7:
             record |= {"spike/loss": 9.0, "spike/median": 3.0, "spike/deviation": 0.1}
         lines.append(json.dumps(record) + "\n")
-    (folder / "metrics.jsonl").write_text("".join(lines) + more)
+    (folder / "metrics.jsonl").write_text("".join(lines))
     if results is None:
         results = {"status": "finished", "steps": steps, "parameters": 1234567}
         results |= {"test/bleu": 30.0 + seed, "test/bleu_signature": "nrefs:1"}
@@ -68,9 +71,9 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def make_twenty(folder: Path, steps: int = 1000) -> list[Path]:
+def make_twenty(folder: Path) -> list[Path]:
     """Five schemes with four seeds each, one run of which has diverged and was replayed."""
-    schemes = ("post_ln", "pre_ln", "admin", "deepnorm", "rezero")
+    schemes, steps = ("post_ln", "pre_ln", "admin", "deepnorm", "rezero"), 1000
     runs = [
         make(
             folder / f"{scheme}_{seed}",
