@@ -11,6 +11,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.tools.convert.families_test import SIZES
 from tests.tools.convert.llama import CONFIG, SHAPES, checkpoint
 from tests.tools.convert.safetensors_test import entry, raw
 from tests.whole.command_line import call
@@ -34,17 +35,6 @@ from transformer_jax.tools.convert.family import Settings
 TOKENS = {"tokens", "masked_tokens"}
 WRITERS = [kind for kind, family in FAMILIES.items() if TOKENS & family.heads.keys()]
 NEVER = [0, 1, *range(5, 12)]
-# Of every family, under all names that they have for them.
-SIZES: dict[str, int] = dict.fromkeys(
-    """n_embd n_positions vocab_size max_position_embeddings intermediate_size d_model d_kv d_ff
-    encoder_ffn_dim decoder_ffn_dim ffn_dim dim hidden_dim head_dim""".split(),
-    8,
-)
-_LAYERS = "n_layer n_layers num_hidden_layers num_layers encoder_layers decoder_layers".split()
-SIZES |= dict.fromkeys(_LAYERS, 2)
-_HEADS = """n_head n_heads num_heads num_attention_heads num_key_value_heads
-    encoder_attention_heads decoder_attention_heads""".split()
-SIZES |= dict.fromkeys(_HEADS, 4) | {"hidden_size": 32}  # of whose heads a quarter turns
 
 
 @pytest.fixture(scope="module")
@@ -259,70 +249,6 @@ def test_what_has_no_counterpart_is_refused_and_nothing_is_written(
     with pytest.raises(ValueError, match=words):
         raise ValueError(error)
     assert not work.exists()
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "words"),
-    [
-        ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights=False"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
-        ("gpt2", {"activation_function": "tanh"}, "activation_function='tanh'"),
-        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ("bert", {"hidden_act": "relu"}, "hidden_act='relu'"),
-        ("t5", {"dense_act_fn": "gelu"}, "dense_act_fn='gelu'"),
-        ("t5", {"is_gated_act": True}, "is_gated_act=True"),
-        ("marian", {"num_hidden_layers": 7}, "num_hidden_layers=7"),
-        *(
-            (kind, settings, words)
-            for kind in FAMILIES
-            for settings, words in (
-                ({"is_decoder": True}, "is_decoder=True has no counterpart"),
-                ({"is_causal": False}, "is_causal=False has no counterpart"),
-                ({"add_cross_attention": True}, "add_cross_attention=True has no counterpart"),
-                ({"attention_temperature": 2.0}, "attention_temperature=2.0 is not known here"),
-                ({"pruned_heads": {"0": [1]}}, "pruned_heads=.* is not known here"),
-            )
-        ),
-        ("t5", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64"),
-        ("t5", {"feed_forward_proj": "gated-silu"}, "feed_forward_proj='gated-silu'"),
-        (
-            "t5",
-            {"tie_word_embeddings": False, "scale_decoder_outputs": True},
-            "scale_decoder_outputs=True",
-        ),
-        ("marian", {"decoder_ffn_dim": 7}, "decoder_ffn_dim=7"),
-        ("marian", {"decoder_vocab_size": 7}, "decoder_vocab_size=7"),
-        ("marian", {"share_encoder_decoder_embeddings": 1.5}, "share_encoder_decoder"),
-        ("marian", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
-    ],
-)
-def test_each_family_refuses_what_it_has_no_counterpart_for(kind, settings, words):
-    idle = {"model_type": kind, "pruned_heads": {}, "sliding_window": None, "use_cache": True}
-    idle |= {"is_causal": True, "bos_token_id": 3, "_name_or_path": "x", "num_beams": 4}
-    read(kind, idle)
-    with pytest.raises(ValueError, match=words):
-        read(kind, settings)
-
-
-def read(kind, values):
-    """Our settings of a family's config.json, which says no more than it has to and this."""
-    theirs = Settings(SIZES | values, "config.json", {})
-    settings = FAMILIES[kind].settings(theirs)
-    theirs.check_known((*FAMILIES[kind].idle, *SIZES))
-    return settings
-
-
-@pytest.mark.parametrize(
-    ("values", "base"),
-    [
-        ({}, 10_000.0),
-        ({"rope_theta": 5.0, "rope_scaling": {"rope_type": "default"}}, 5.0),
-        ({"rope_theta": 5.0, "rope_scaling": {"type": "default", "rope_theta": 6.0}}, 6.0),
-        ({"rope_theta": 5.0, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}, 7.0),
-    ],
-)
-def test_rotations_that_are_not_scaled_have_one_base_in_every_spelling(values, base):
-    assert read("llama", values)["model.rotary_base"] == base
 
 
 @functools.cache

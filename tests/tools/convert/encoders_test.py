@@ -13,8 +13,7 @@ from tests.whole.command_line import call
 from transformer_jax.commands import restore
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
-from transformer_jax.tools.convert import FAMILIES, commands
-from transformer_jax.tools.convert.family import Settings
+from transformer_jax.tools.convert import commands
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -196,13 +195,3 @@ def test_an_exported_tokenizer_cuts_and_names_as_the_original_does(tmp_path):
     assert one.chat_template == other.chat_template is not None
     for text in [*TEXTS, " ".join(["w11"] * 50)]:
         assert one(text, truncation=True).input_ids == other(text, truncation=True).input_ids
-
-
-@pytest.mark.parametrize("kind", dict.fromkeys(family.name for family in FAMILIES.values()))
-def test_all_that_transformers_writes_into_config_json_is_known(tmp_path, kind):
-    # By default its table is narrower than its stream, which is refused.
-    sizes = {"embedding_size": 256} if kind == "electra" else {}
-    config = transformers.AutoConfig.for_model(kind, **sizes)
-    theirs = Settings(config.to_dict(), "config.json", {})
-    FAMILIES[kind].settings(theirs)
-    theirs.check_known(FAMILIES[kind].idle)

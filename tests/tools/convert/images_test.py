@@ -431,38 +431,3 @@ def test_a_network_that_is_named_alone_has_its_published_sizes(older):
     theirs.check_known(FAMILIES["detr"].idle)
     assert settings["model.resnet_depths"] == (3, 4, 23, 3) and settings["model.stem"] == "resnet"
     assert settings["model.patch_size"] == 32 and settings["data.image_size"] == (800, 1312)
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "words"),
-    [
-        ("vit", {"qkv_bias": False}, "qkv_bias=False has no counterpart"),
-        ("vit", {"patch_size": [8, 4]}, "patch_size=.* has no counterpart here, only squares"),
-        ("vit", {"image_size": "x"}, "image_size='x' is not made of whole numbers"),
-        ("detr", {"position_embedding_type": "learned"}, "position_embedding_type='learned'"),
-        ("detr", {"num_channels": 1}, "num_channels=1 has no counterpart"),
-        ("detr", {"auxiliary_loss": True}, "auxiliary_loss=True has no counterpart"),
-        ("detr", {"dilation": True}, "dilation=True has no counterpart"),
-        ("detr", {"decoder_ffn_dim": 7}, "decoder_ffn_dim=7 has no counterpart"),
-        ("detr", {"backbone": "resnet26"}, "backbone='resnet26' has no counterpart"),
-        *(
-            ("detr", {"backbone_config": {"model_type": "resnet"} | backbone}, words)
-            for backbone, words in (
-                ({"hidden_sizes": [64, 128, 256, 1024]}, "backbone_config: hidden_sizes="),
-                ({"downsample_in_bottleneck": True}, "downsample_in_bottleneck=True"),
-                ({"depths": [3, "x"]}, "depths=.* is not made of whole numbers above 0"),
-                ({"depths": []}, "depths=.* is not made of whole numbers above 0"),
-                ({"layer_type": "wide"}, "layer_type='wide' has no counterpart"),
-                ({"out_features": ["stage3"]}, "out_features=.*only the last stage"),
-                ({"out_features": 4}, "out_features=4 .*only the last stage"),
-                ({"kernel_size": 5}, "kernel_size=5 is not known here"),
-            )
-        ),
-    ],
-)
-def test_what_has_no_counterpart_is_refused(kind, change, words):
-    values = VIT if kind == "vit" else DETR
-    with pytest.raises(ValueError, match=words):
-        theirs = Settings(values | change, "config.json", {})
-        FAMILIES[kind].settings(theirs)
-        theirs.check_known(FAMILIES[kind].idle)
