@@ -333,9 +333,8 @@ def imported(tmp_path_factory):
 def _opened(workdir):
     """The run of a work directory, and its parameters."""
     with built(load(str(workdir / "config.json")), workdir) as run:
-        folder = run.checkpoints(workdir).find(0)
-        assert folder is not None
-        return run, restore.load_parameters([folder], run.abstract_state().params)
+        folders = restore.find(run, workdir, None)
+        return run, restore.load_parameters(folders, run.abstract_state().params)
 
 
 def _batch(lengths=LENGTHS):

@@ -54,21 +54,8 @@ DETR = dict(
 )
 
 
-def resnet(kind, sizes):
-    depths = [1, 1, 2, 1]
-    return transformers.ResNetConfig(
-        embedding_size=8,
-        hidden_sizes=sizes,
-        depths=depths,
-        layer_type=kind,
-        out_features=["stage4"],
-    )
-
-
-BACKBONES = {
-    "bottleneck": lambda: resnet("bottleneck", [32, 64, 128, 256]),
-    "basic": lambda: resnet("basic", [8, 16, 32, 64]),
-}
+# The channels of the stages of a backbone, by the kind of its blocks.
+CHANNELS = {"bottleneck": [32, 64, 128, 256], "basic": [8, 16, 32, 64]}
 # Of images that are batched together: rows and columns.
 SIZES = {"vit": [(16, 24), (16, 24)], "detr": [(64, 96), (96, 64)]}
 
@@ -95,7 +82,9 @@ def random_model(name):
     if name == "vit":
         config = transformers.ViTConfig(**VIT, id2label=LABELS)
         return perturbed(transformers.ViTForImageClassification(config))
-    backbone = BACKBONES[name.split()[1]]()
+    kind, sizes = name.split()[1], {"embedding_size": 8, "depths": [1, 1, 2, 1]}
+    sizes |= {"hidden_sizes": CHANNELS[kind], "out_features": ["stage4"]}
+    backbone = transformers.ResNetConfig(layer_type=kind, **sizes)
     config = transformers.DetrConfig(**DETR, backbone_config=backbone, id2label=LABELS)
     return perturbed(transformers.DetrForObjectDetection(config))
 
@@ -155,19 +144,12 @@ def ours(one, changes=None):
     """The same of an imported model, with other settings."""
     config = load(str(one.workdir / "config.json"), changes or {})
     with jax.default_matmul_precision("highest"), built(config, one.workdir) as run:
-        folder = run.checkpoints(one.workdir).find(0)
-        assert folder is not None
-        params = restore.load_parameters([folder], run.abstract_state().params)
-        batches: Any = run.data.prompts(one.files)
-        by_number: dict[int, Any] = {}
-        for batch, numbers in batches:
-            outputs = run.outputs(params, batch, None, ())[0].arrays()
-            boxes = run.task.recipe.name == "detection"
-            parts = [outputs.logits[-1], outputs.boxes[-1]] if boxes else [outputs[:, 0]]
-            for row, number in enumerate(numbers.tolist()):
-                by_number[number] = [np.asarray(part[row]) for part in parts]
-    rows = [by_number[number] for number in range(len(one.files))]
-    return [np.stack(part) for part in zip(*rows, strict=True)]
+        folders = restore.find(run, one.workdir, None)
+        params = restore.load_parameters(folders, run.abstract_state().params)
+        outputs: Any = run.outputs(params, run.data.batch(one.files), None, ())[0].arrays()
+    if run.task.recipe.name == "detection":
+        return [np.asarray(part[-1]) for part in (outputs.logits, outputs.boxes)]
+    return [np.asarray(outputs[:, 0])]
 
 
 def furthest(outputs, expected):
