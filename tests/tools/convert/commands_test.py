@@ -22,13 +22,7 @@ from transformer_jax.config.load import load
 from transformer_jax.configs import default
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.runs import manifest
-from transformer_jax.tools.convert import (
-    FAMILIES,
-    safetensors,
-    sentences,
-    special_tokens,
-    tensors,
-)
+from transformer_jax.tools.convert import FAMILIES, safetensors, sentences, special_tokens, tensors
 from transformer_jax.tools.convert.commands import export
 from transformer_jax.tools.convert.family import Settings
 
@@ -329,11 +323,35 @@ def test_vectors_and_classifiers_of_another_kind_are_refused(tmp_path, read, val
         read(values, tmp_path)
 
 
-def test_old_names_of_norms_are_known():
+RESNET = "model.backbone.conv_encoder.model"
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "name"),
+    [
+        ("gpt2", "transformer.ln_f.gamma", "transformer.ln_f.weight"),
+        ("gpt2", "transformer.ln_f.beta", "transformer.ln_f.bias"),
+        *(
+            ("detr", f"{RESNET}.{timm}", f"{RESNET}.{name}")
+            for timm, name in (
+                ("conv1.weight", "embedder.embedder.convolution.weight"),
+                ("bn1.running_mean", "embedder.embedder.normalization.running_mean"),
+                ("layer1.0.conv2.weight", "encoder.stages.0.layers.0.layer.1.convolution.weight"),
+                ("layer3.11.bn3.bias", "encoder.stages.2.layers.11.layer.2.normalization.bias"),
+                (
+                    "layer4.0.downsample.0.weight",
+                    "encoder.stages.3.layers.0.shortcut.convolution.weight",
+                ),
+                (
+                    "layer2.0.downsample.1.running_var",
+                    "encoder.stages.1.layers.0.shortcut.normalization.running_var",
+                ),
+            )
+        ),
+    ],
+)
+def test_a_tensor_is_known_by_its_old_name_or_that_of_timm(kind, old, name):
     tensor = safetensors.Tensor(None, np.dtype("f4"), (1,), 0)  # pyright: ignore[reportArgumentType]
-    names = {"transformer.ln_f.gamma": tensor, "transformer.ln_f.beta": tensor}
-    assert [*tensors.named(names, FAMILIES["gpt2"])] == [
-        *map("transformer.ln_f.{}".format, ("weight", "bias"))
-    ]
-    with pytest.raises(ValueError, match="'transformer.ln_f.bias' is there under an old name too"):
-        tensors.named(names | {"transformer.ln_f.bias": tensor}, FAMILIES["gpt2"])
+    assert tensors.named({old: tensor}, FAMILIES[kind]) == {name: tensor}
+    with pytest.raises(ValueError, match=f"'{name}' is there under an old name too"):
+        tensors.named({old: tensor, name: tensor}, FAMILIES[kind])

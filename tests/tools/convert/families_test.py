@@ -104,11 +104,7 @@ def test_a_config_json_means_what_their_class_makes_of_it(kind, values):
                 )
             ),
         ),
-        (
-            "olmo3",
-            dict(rope_theta=1e4),
-            dict(rope_parameters={FULL: rope(1e4), NEAR: rope(1e4)}),
-        ),
+        ("olmo3", dict(rope_theta=1e4), dict(rope_parameters={FULL: rope(1e4), NEAR: rope(1e4)})),
     ],
     ids=["yarn's factor", "original length above", "one base for both"],
 )

@@ -276,13 +276,10 @@ def _perturbed(name):
         model.lm_head.weight = torch.nn.Parameter(torch.randn(V, 64))
     with torch.no_grad():
         for path, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            fixed = ("marian", "pegasus", "m2m_100")
-            sinusoids = name.startswith(fixed) and "embed_positions" in path
-            if (
-                tensor.is_floating_point()
-                and not sinusoids
-                and not re.search("inv_freq|embed_scale", path)
-            ):
+            fixed = "inv_freq|embed_scale"
+            if name.startswith(("marian", "pegasus", "m2m_100")):  # whose positions are sinusoids
+                fixed += "|embed_positions"
+            if tensor.is_floating_point() and not re.search(fixed, path):
                 tensor.add_(0.1 * torch.randn_like(tensor))
     if name == "marian, scaled":  # as OPUS-MT's, which never write their pad; here more than that
         model.generation_config.bad_words_ids = [[i] for i in range(30, V)]

@@ -20,7 +20,7 @@ from transformer_jax.config.load import load
 from transformer_jax.configs import default, detr_r50
 from transformer_jax.data.read.images import FITS, NO_BOXES, ImageSettings, fitted
 from transformer_jax.models.layers import positions
-from transformer_jax.tools.convert import FAMILIES, commands, images, safetensors, tensors
+from transformer_jax.tools.convert import FAMILIES, commands, images
 from transformer_jax.tools.convert.family import Settings
 
 torch = pytest.importorskip("torch")
@@ -247,25 +247,6 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
     assert furthest(ours(again), ours(one)) <= (0 if name == "vit" else 1e-5)
 
 
-def as_timm_names_it(name):
-    """The name in timm's ResNet, as files of facebook/detr-resnet-50 have it."""
-    kinds = {"convolution": "conv", "normalization": "bn"}
-    name = re.sub(r"embedder\.embedder\.(\w+)\.", lambda match: f"{kinds[match[1]]}1.", name)
-    name = re.sub(
-        r"encoder\.stages\.(\d)\.layers\.(\d+)\.",
-        lambda match: f"layer{int(match[1]) + 1}.{match[2]}.",
-        name,
-    )
-    name = re.sub(
-        r"\.layer\.(\d)\.(\w+)\.",
-        lambda match: f".{kinds[match[2]]}{int(match[1]) + 1}.",
-        name,
-    )
-    return name.replace("shortcut.convolution", "downsample.0").replace(
-        "shortcut.normalization", "downsample.1"
-    )
-
-
 @pytest.mark.parametrize(
     ("size", "expected", "fit"),
     [
@@ -358,16 +339,6 @@ def test_a_detr_that_is_imported_steps_as_ours():
     settings = FAMILIES["detr"].settings(Settings(DETR, "config.json", {}))
     for key in ("name", "weight_decay", "groups"):
         assert settings[f"optimizer.{key}"] == optimizer[key]
-
-
-def test_names_of_timm_are_known(imported):
-    weights = safetensors.find(imported("detr bottleneck").theirs)
-    renamed = {as_timm_names_it(name): tensor for name, tensor in weights.items()}
-    names = renamed.keys() & weights.keys()
-    assert not [name for name in names if name.startswith("model.backbone")]
-    assert "model.backbone.conv_encoder.model.layer4.0.downsample.1.running_var" in renamed
-    assert "model.backbone.conv_encoder.model.bn1.weight" in renamed
-    assert tensors.named(renamed, FAMILIES["detr"]) == weights
 
 
 def test_one_mean_of_all_channels_is_written_for_each(tmp_path):

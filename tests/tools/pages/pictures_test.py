@@ -15,8 +15,6 @@ from tests.tasks import detection_test, image_classification_test, small
 from tests.tools.pages import page_data
 from tests.tools.pages.page_data import array
 from transformer_jax.config.build import build
-from transformer_jax.config.load import load
-from transformer_jax.configs import default
 from transformer_jax.data.corpora.scenes import scene
 from transformer_jax.data.read import images
 from transformer_jax.data.read.pictures import from_file
@@ -54,8 +52,7 @@ def of_boxes(folder):
 
 def untrained(folder, changes):
     """A run and its first parameters."""
-    places = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
-    run = build(load(default.__file__, changes | places))
+    run = build(small.configs(folder, changes)())
     return run, small.initial(run)
 
 

@@ -12,9 +12,7 @@ from tests.tools.preflight.small import CONFIGS, PEAK, PROGRAM, TINY, make
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
 from transformer_jax.tools.preflight import hlo
-from transformer_jax.tools.preflight.program import (
-    compile_decoding,
-)
+from transformer_jax.tools.preflight.program import compile_decoding
 
 
 def test_times_are_work_over_speed():

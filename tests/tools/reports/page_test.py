@@ -159,10 +159,8 @@ def test_diagnostics_are_rows_by_depth(tmp_path, read):
         assert curve["steps"] == [row["step"] for row in rows]
         values = array(curve["values"])
         np.testing.assert_array_equal(values, np.reshape(expected, values.shape).astype("f4"))
-    assert set(data["runs"][0]["diagnostics"]) == {
-        "decoder/branch_variance",
-        "decoder/output_change",
-    }
+    names = {"decoder/branch_variance", "decoder/output_change"}
+    assert set(data["runs"][0]["diagnostics"]) == names
 
 
 def test_tables_are_those_of_compare(tmp_path, read, capsys, undrawn):
