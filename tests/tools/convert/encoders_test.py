@@ -1,18 +1,14 @@
 """Encoders and heads of BERT's kind compute what transformers computes, in and out."""
 
 import json
-from typing import Any
 
-import jax
 import numpy as np
 import pytest
 import tokenizers
 
+import transformer_jax as tj
 from tests.tools.convert.hugging_face_test import BERT, DISTILBERT, ELECTRA, ROBERTA, V
 from tests.whole.command_line import call
-from transformer_jax.commands import restore
-from transformer_jax.config.build import built
-from transformer_jax.config.load import load
 from transformer_jax.tools.convert import commands
 
 torch = pytest.importorskip("torch")
@@ -62,17 +58,12 @@ def expected(model, folder):
 
 
 def opened(work):
-    """(labels of TEXTS, logits at each token, vectors) of a work directory."""
-    config = load(str(work / "config.json"))
-    with jax.default_matmul_precision("highest"), built(config, work) as run:
-        trained = restore.trained(run, work, restore.find(run, work, None))
-        first: Any = run.data.prompts(TEXTS)[0]
-        batch, numbers = first
-        rows = run.outputs(trained.params, batch, None, ())[0].arrays()
-        rows = dict(zip(numbers.tolist(), np.asarray(rows), strict=True))
-        real = dict(zip(numbers.tolist(), batch["inputs_segment_ids"] > 0, strict=True))
-        logits = [rows[number][real[number]] for number in range(len(TEXTS))]
-        return run.data.labels, logits, trained.embed(TEXTS)
+    """(labels, logits at each token of TEXTS) of a work directory with a classifier."""
+    run = tj.load(work)
+    batch = run.batch(TEXTS)
+    real = batch["inputs_segment_ids"] > 0
+    logits = zip(run.logits(batch), real, strict=True)
+    return run.labels, [row[tokens] for row, tokens in logits]
 
 
 def close(ours, theirs):
@@ -107,9 +98,8 @@ def test_vectors_are_those_of_transformers_and_what_is_left_out_is_said(
         (theirs / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
         steps = [{"type": f"sentence_transformers.models.{s}"} for s in ("Pooling", "Normalize")]
         (theirs / "modules.json").write_text(json.dumps(steps))
-        (theirs / "sentence_bert_config.json").write_text(
-            '{"max_seq_length": 4, "do_lower_case": 1}'
-        )
+        texts = '{"max_seq_length": 4, "do_lower_case": 1}'
+        (theirs / "sentence_bert_config.json").write_text(texts)
         most, notes = 40 if choice else 4, [*notes, "do_lower_case=1"]
     flags = [f"--config.model.pooling={choice}"] * bool(choice)
     assert call("--mode=import", f"--checkpoint={theirs}", f"--workdir={work}", *flags) == 0
@@ -117,7 +107,7 @@ def test_vectors_are_those_of_transformers_and_what_is_left_out_is_said(
     assert all(words in said for words in notes)
     assert ("New" in said, "Not taken" in said) == (HEAD in notes, notes != [])
     tokenizer = transformers.AutoTokenizer.from_pretrained(theirs)
-    for text, vector in zip(TEXTS, opened(work)[2], strict=True):
+    for text, vector in zip(TEXTS, tj.load(work).embed(TEXTS), strict=True):
         ids = tokenizer(text, truncation=True, max_length=most, return_tensors="pt").input_ids
         with torch.no_grad():
             x = model.base_model(ids).last_hidden_state[0].numpy()
@@ -136,7 +126,7 @@ def test_a_head_with_its_labels_comes_and_goes(tmp_path, name):
     theirs, work, back = (tmp_path / folder for folder in ("theirs", "ours", "back"))
     model = saved(theirs, name, id2label=LABELS)
     assert commands.import_(work, str(theirs)) == 0
-    labels, logits, _ = opened(work)
+    labels, logits = opened(work)
     assert labels == tuple(LABELS.values())
     # Of a class at each token the same
     outputs = logits if "Token" in name else [x[0] for x in logits]
@@ -171,7 +161,7 @@ def test_what_was_fine_tuned_goes_back(tmp_path, task):
     kind = getattr(transformers, f"BertFor{name}Classification")
     model, report = kind.from_pretrained(back, output_loading_info=True)
     assert not any(report.values())
-    labels, logits, _ = opened(tuned)
+    labels, logits = opened(tuned)
     assert tuple(model.eval().config.id2label.values()) == labels
     outputs = [x if task == "tagging" else x[0] for x in logits]
     close(outputs, expected(model, back))
@@ -179,8 +169,7 @@ def test_what_was_fine_tuned_goes_back(tmp_path, task):
     again = opened(tmp_path / "again")
     assert again[0] == labels
     close(again[1], logits)
-    pooling = load(str(tmp_path / "again" / "config.json")).model.pooling
-    assert pooling == "first"
+    assert tj.load(tmp_path / "again").config.model.pooling == "first"
 
 
 def test_an_exported_tokenizer_cuts_and_names_as_the_original_does(tmp_path):

@@ -247,38 +247,43 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
     assert furthest(ours(again), ours(one)) <= (0 if name == "vit" else 1e-5)
 
 
+def read(kind, folder, file):
+    """Our settings of a config.json that has this preprocessor_config.json beside it."""
+    (folder / "preprocessor_config.json").write_text(json.dumps(file))
+    values = {"detr": DETR, "vit": VIT | {"image_size": 32}}[kind]
+    return FAMILIES[kind].settings(Settings(values, str(folder / "config.json"), {}))
+
+
 @pytest.mark.parametrize(
-    ("size", "expected", "fit"),
+    ("file", "size", "fit"),
     [
         ({"size": 480, "max_size": 640}, (480, 640), "inside"),
         ({"size": {"shortest_edge": 800, "longest_edge": 1333}}, (800, 1312), "inside"),
         ({"size": {"height": 320, "width": 20}}, (320, 32), "stretch"),
-        ({"size": {"shortest_edge": "x"}}, "size: shortest_edge='x' is not made of", None),
         ({"size": [64, 96]}, (64, 96), "stretch"),
-        ({"size": [1, 2, 3]}, "size=.* is not rows and columns", None),
-        ({"size": {"max_height": 9}}, "size: max_height=9 is not known here", None),
-        ({"do_rescale": False}, "preprocessor_config.json: do_rescale=False has no", None),
         ({"image_mean": 0.5}, (800, 1312), "inside"),
     ],
 )
-def test_sizes_of_images_are_read_in_every_spelling(tmp_path, size, expected, fit):
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(size))
-    theirs = Settings(DETR, str(tmp_path / "config.json"), {})
-    if fit is None:
-        with pytest.raises(ValueError, match=expected):
-            FAMILIES["detr"].settings(theirs)
-        return
-    settings = FAMILIES["detr"].settings(theirs)
-    assert (settings["data.image_size"], settings["data.image_fit"]) == (expected, fit)
-    assert len(settings["model.pixel_mean"]) == (1 if "image_mean" in size else 3)
+def test_sizes_of_images_are_read_in_every_spelling(tmp_path, file, size, fit):
+    settings = read("detr", tmp_path, file)
+    assert (settings["data.image_size"], settings["data.image_fit"]) == (size, fit)
+    assert len(settings["model.pixel_mean"]) == (1 if "image_mean" in file else 3)
 
 
-def shown_as_there(folder, settings, pixels):
-    """An image as transformers' processor makes it of a file of settings: (H, W, 3)."""
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
-    processor = transformers.AutoImageProcessor.from_pretrained(folder)
-    values = processor(Image.fromarray(pixels), return_tensors="np")["pixel_values"]
-    return np.asarray(values)[0].transpose(1, 2, 0)
+@pytest.mark.parametrize(
+    ("kind", "file", "words"),
+    [
+        ("detr", {"size": {"shortest_edge": "x"}}, "size: shortest_edge='x' is not made of"),
+        ("detr", {"size": [1, 2, 3]}, "size=.* is not rows and columns"),
+        ("detr", {"size": {"max_height": 9}}, "size: max_height=9 is not known here"),
+        ("detr", {"do_rescale": False}, "preprocessor_config.json: do_rescale=False has no"),
+        ("vit", {"size": 48}, r"image_size=\(32, 32\) of config.json is one size"),
+        ("vit", {"size": {"shortest_edge": 32}}, r"image_size=\(32, 32\) of config.json is one"),
+    ],
+)
+def test_images_that_no_model_here_sees_are_refused(tmp_path, kind, file, words):
+    with pytest.raises(ValueError, match=words):
+        read(kind, tmp_path, file)
 
 
 @pytest.mark.parametrize(
@@ -297,10 +302,10 @@ def test_images_are_seen_as_there_or_it_is_said(tmp_path, caplog, changes, words
     rng = np.random.default_rng(0)
     smooth = Image.fromarray(rng.integers(0, 256, (6, 9, 3), dtype=np.uint8)).resize((96, 64))
     there = {"image_processor_type": "ViTImageProcessor", "image_mean": MEAN, "image_std": STD}
-    pixels = shown_as_there(tmp_path, there | changes, np.asarray(smooth))
-    theirs = Settings(VIT | {"image_size": 32}, str(tmp_path / "config.json"), {})
-    caplog.clear()
-    settings = FAMILIES["vit"].settings(theirs)
+    settings, said = read("vit", tmp_path, there | changes), caplog.text
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    values = processor(smooth, return_tensors="np")["pixel_values"]
+    pixels = np.asarray(values)[0].transpose(1, 2, 0)
     fitting = ImageSettings(
         size=settings["data.image_size"],
         fit=settings["data.image_fit"],
@@ -312,15 +317,7 @@ def test_images_are_seen_as_there_or_it_is_said(tmp_path, caplog, changes, words
     ours, _ = fitted(np.asarray(smooth), NO_BOXES, fitting)
     ours = (ours / 255 - settings["model.pixel_mean"]) / settings["model.pixel_std"]
     same = pixels.shape == ours.shape and np.abs(pixels - ours).max() < 0.03
-    assert same == (not words) and (words in caplog.text if words else not caplog.text)
-
-
-def test_what_is_one_size_there_is_one_here(tmp_path):
-    theirs = Settings(VIT | {"image_size": 32}, str(tmp_path / "config.json"), {})
-    for size in (48, {"shortest_edge": 32}):
-        (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": size}))
-        with pytest.raises(ValueError, match=r"image_size=\(32, 32\) of config.json is one size"):
-            FAMILIES["vit"].settings(theirs)
+    assert same == (not words) and (words in said if words else not said)
 
 
 @pytest.mark.parametrize("shape", [(480, 640), (640, 480), (500, 1000), (1000, 500), (400, 400)])
