@@ -77,9 +77,8 @@ def test_what_is_lacking_is_told_before_a_slice_costs(cloud, lacks, message):
 
 @pytest.mark.long
 def test_a_preempted_slice_is_made_again_as_often_as_it_takes(cloud):
-    lose = (
-        'echo SUSPENDED >"$(echo "$CLOUD"/requests/*)"; echo PREEMPTED >"$(echo "$CLOUD"/slices/*)"'
-    )
+    lose = 'echo SUSPENDED >"$(echo "$CLOUD"/requests/*)"; '
+    lose += 'echo PREEMPTED >"$(echo "$CLOUD"/slices/*)"'
     job = f"step $attempt; [[ $attempt -gt 3 ]] || {{ status running; {lose}; sleep 60; }}"
     status, out = cloud.launch("--spot", "--max_failures=0", JOB=job)
     assert status == 0 and out.count("Preempted") == 3

@@ -15,20 +15,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 # All that the launcher and its worker need of the repository.
-SHIPPED = (
-    ".gitignore",
-    "launch.sh",
-    "transformer_jax/__init__.py",
-    "transformer_jax/commands/__init__.py",
-    "transformer_jax/tools/__init__.py",
-    "transformer_jax/tools/accelerators.py",
-    "transformer_jax/devices/__init__.py",
-    "transformer_jax/devices/chips.py",
-    *(
-        f"transformer_jax/tools/cloud/{path.name}"
-        for path in (ROOT / "transformer_jax/tools/cloud").glob("*.*")
-    ),
-)
+SHIPPED = """.gitignore launch.sh transformer_jax/__init__.py transformer_jax/commands/__init__.py
+    transformer_jax/devices/__init__.py transformer_jax/devices/chips.py
+    transformer_jax/tools/__init__.py transformer_jax/tools/accelerators.py""".split()
+SHIPPED += [str(path.relative_to(ROOT)) for path in ROOT.glob("transformer_jax/tools/cloud/*.*")]
 
 # `storage` on the folder $CLOUD/objects, `ssh` into the folders $CLOUD/host-N, and slices as the
 # files $CLOUD/requests/NAME and $CLOUD/slices/NAME. $ON_CREATE, $ON_DESCRIBE, $ON_SSH and $ON_WRITE

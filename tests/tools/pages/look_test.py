@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.evaluation.fakes import BEAM
 from tests.models import tiny
 from tests.tools.pages.page_data import array, data, unreached
 from tests.whole.command_line import call
@@ -64,11 +65,6 @@ def test_a_text_of_carried_states_is_read_in_segments():
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
-@dataclasses.dataclass
-class _Decode:
-    num_samples: int
-
-
 @pytest.mark.parametrize(("room", "end"), [(3, []), (4, []), (5, [1])])
 def test_what_ends_for_lack_of_room_is_shown_without_an_end(room, end):
     """Of three written tokens where there is room for so many, the end included."""
@@ -78,8 +74,9 @@ def test_what_ends_for_lack_of_room_is_shown_without_an_end(room, end):
         data=of(prompts=lambda lines: [(prompt, [0])], special=of(eos=1)),
         model=of(config=of(architecture="decoder_only")),
     )
+    samples = dataclasses.replace(BEAM, method="sample", num_samples=4)
     trained: Any = of(
-        writer=of(settings=_Decode(4), most_written=lambda tokens: np.full_like(tokens, room)),
+        writer=of(settings=samples, most_written=lambda tokens: np.full_like(tokens, room)),
         writing=lambda settings: of(generate=lambda _: [[[5, 6, 7]] * settings.num_samples]),
     )
     (text,) = look._texts(run, trained, ["a b"])
@@ -169,16 +166,12 @@ def test_texts_of_any_kind_are_texts_and_mouse_and_keys_switch(opened):
     title = tab.locator("#one-head")
     assert tab.title() == NASTY[0] and tab.locator("h1").inner_text() == NASTY[0]
     group = tab.get_by_role("group", name="Queries")
-    assert [one.strip() for one in group.get_by_role("button").all_text_contents()] == [
-        word.strip() for word in NASTY
-    ]
-    for key, expected in [
-        ("ArrowDown", "layer 2, head 1"),
-        ("ArrowLeft", "layer 2, head 3"),
-        ("m", "layer 2, mean of heads"),
-    ]:
+    words = group.get_by_role("button").all_text_contents()
+    assert [word.strip() for word in words] == [word.strip() for word in NASTY]
+    heads = {"ArrowDown": "head 1", "ArrowLeft": "head 3", "m": "mean of heads"}
+    for key, expected in heads.items():
         tab.keyboard.press(key)
-        assert title.inner_text() == f"Decoder: {expected}"
+        assert title.inner_text() == f"Decoder: layer 2, {expected}"
     tab.get_by_role("button", name="Layer 2, head 2").click()
     assert title.inner_text() == "Decoder: layer 2, head 2"
     group.get_by_role("button").nth(2).click()
