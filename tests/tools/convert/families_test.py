@@ -30,16 +30,13 @@ def ours(kind, values, idle=()):
     return settings
 
 
-def rope(theta, **more):
-    return {"rope_type": "default", "rope_theta": theta, **more}
+def rope(theta, kind="default", **more):
+    return {"rope_type": kind, "rope_theta": theta, **more}
 
 
 FACTORS = dict(short_factor=[1.5] * 48, long_factor=[2.0] * 48)
 LLAMA_3 = dict(
-    factor=8.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=32,
+    factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
 )
 # By default the table of an electra is narrower than its stream, which is refused, and an m2m_100
 # drops attention out, which ours does where its file says so.
@@ -84,7 +81,7 @@ def test_a_config_json_means_what_their_class_makes_of_it(kind, values):
         (
             "llama",
             dict(rope_theta=5e5, rope_scaling={"type": "llama3", **LLAMA_3}),
-            dict(rope_parameters=rope(5e5, rope_type="llama3", **LLAMA_3)),
+            dict(rope_parameters=rope(5e5, "llama3", **LLAMA_3)),
         ),
         (
             "phi3",
@@ -94,22 +91,14 @@ def test_a_config_json_means_what_their_class_makes_of_it(kind, values):
         (
             "qwen2",
             dict(rope_scaling=dict(type="yarn", original_max_position_embeddings=2)),
-            dict(
-                rope_parameters=rope(
-                    1e4, rope_type="yarn", factor=4.0, original_max_position_embeddings=2
-                )
-            ),
+            dict(rope_parameters=rope(1e4, "yarn", factor=4.0, original_max_position_embeddings=2)),
         ),
         (
             "phi3",
             dict(rope_scaling=dict(type="su", **FACTORS), original_max_position_embeddings=8),
             dict(
                 rope_parameters=rope(
-                    1e4,
-                    rope_type="longrope",
-                    factor=1.0,
-                    original_max_position_embeddings=8,
-                    **FACTORS,
+                    1e4, "longrope", factor=1.0, original_max_position_embeddings=8, **FACTORS
                 )
             ),
         ),
