@@ -16,6 +16,7 @@ import pytest
 import tokenizers
 
 from tests.docs_test import ROOT, blocks
+from tests.tools.convert.families_test import FULL, NEAR, rope
 from transformer_jax.commands import restore
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
@@ -82,7 +83,7 @@ LLAMA = _named(
     num_hidden_layers=3,
     num_key_value_heads=2,
     head_dim=12,
-    rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+    rope_parameters=rope(500.0),
     tie_word_embeddings=False,
 )
 OPT = _named(
@@ -101,17 +102,16 @@ MISTRAL = LLAMA | dict(sliding_window=5)
 PADDED = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 QWEN = LLAMA | dict(bos_token_id=None, eos_token_id=2)
 SOME = dict(use_sliding_window=True, sliding_window=5, max_window_layers=1)
-LLAMA_3 = dict(
-    rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+LLAMA_3 = rope(
+    500.0, "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
     original_max_position_embeddings=8,
 )  # fmt: skip
-YARN = dict(
-    rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=8,
-    beta_fast=4.0, beta_slow=1.0,
-)  # fmt: skip
-LINEAR = dict(rope_type="linear", rope_theta=500.0, factor=3.0)
-LONGROPE = dict(
-    rope_type="longrope", rope_theta=500.0, short_factor=[1.0, 1.5, 2.0, 2.5, 3.0, 3.5],
+YARN = rope(
+    500.0, "yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=4.0, beta_slow=1.0
+)
+LINEAR = rope(500.0, "linear", factor=3.0)
+LONGROPE = rope(
+    500.0, "longrope", short_factor=[1.0, 1.5, 2.0, 2.5, 3.0, 3.5],
     long_factor=[1.0, 2.5, 3.0, 3.5, 4.0, 4.5], original_max_position_embeddings=40,
     partial_rotary_factor=0.75,
 )  # fmt: skip
@@ -119,7 +119,7 @@ NEOX = _named(
     "vocab_size hidden_size intermediate_size num_attention_heads layer_norm_eps"
     " max_position_embeddings",
     num_hidden_layers=3,
-    rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+    rope_parameters=rope(500.0, partial_rotary_factor=0.5),
 )
 GPT_NEO = _named(
     "vocab_size hidden_size intermediate_size num_heads layer_norm_epsilon max_position_embeddings",
@@ -129,10 +129,7 @@ GPT_NEO = _named(
     bos_token_id=5,
     eos_token_id=5,
 )
-BY_KIND = dict(
-    sliding_attention={"rope_type": "default", "rope_theta": 80.0},
-    full_attention={"rope_type": "default", "rope_theta": 500.0},
-)
+BY_KIND = {NEAR: rope(80.0), FULL: rope(500.0)}
 GEMMA_2 = LLAMA | dict(
     tie_word_embeddings=True, sliding_window=5, query_pre_attn_scalar=20,
     attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
@@ -140,16 +137,13 @@ GEMMA_2 = LLAMA | dict(
 GEMMA_3 = LLAMA | dict(
     tie_word_embeddings=True, sliding_window=5, query_pre_attn_scalar=20,
     final_logit_softcapping=None, num_hidden_layers=5, rope_parameters=BY_KIND,
-    layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    layer_types=[NEAR, NEAR, FULL, NEAR, NEAR],
 )  # fmt: skip
-GEMMA_3["layer_types"] = GEMMA_3["layer_types"][:5]
 OLMO = {k: v for k, v in LLAMA.items() if k not in ("head_dim", "rms_norm_eps")}
 OLMO |= dict(bos_token_id=None, eos_token_id=2, pad_token_id=1)
 OLMO_3 = OLMO | dict(
     rms_norm_eps=0.01, sliding_window=5, num_hidden_layers=5,
-    rope_parameters=dict(
-        full_attention=YARN, sliding_attention={"rope_type": "default", "rope_theta": 500.0}
-    ),
+    rope_parameters={FULL: YARN, NEAR: rope(500.0)},
 )  # fmt: skip
 MODERNBERT = _named(
     "vocab_size hidden_size intermediate_size num_attention_heads norm_eps"
@@ -157,7 +151,7 @@ MODERNBERT = _named(
     num_hidden_layers=4,
     local_attention=8,
     rope_parameters=BY_KIND,
-    layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    layer_types=[FULL, NEAR, NEAR, FULL],
     pad_token_id=0, cls_token_id=1, bos_token_id=1, sep_token_id=2, eos_token_id=2,
 )  # fmt: skip
 # A model's settings, and some of ours with which it would be wrong; first in its name its family.
