@@ -54,11 +54,7 @@ def test_a_config_is_relative_to_the_current_directory_or_to_the_repository(clou
         ("v6e-8", f"{REPLAY} --config=/etc/hosts", "--config=/etc/hosts: the file has to be in"),
         ("v6e-8", f"{REPLAY} --config=", "--config=: the file has to be in"),
         ("v6e-8", f"{REPLAY} --config configs/a.py", "--config FILE: write --config=FILE"),
-        (
-            "v6e-8",
-            f"{REPLAY} --config.data.dir=gs://b-large/x",
-            "hosts mount gs://b alone; .*gs://b-la",
-        ),
+        ("v6e-8", f"{REPLAY} --config.data.dir=gs://b-large/x", "mount gs://b alone; .*gs://b-la"),
         ("v6e-8", f"{REPLAY} --config.data.dir=(('gs://b/x'),('gs://c'))", "copy there .* gs://c$"),
     ],
 )

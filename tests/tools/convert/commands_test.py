@@ -324,6 +324,14 @@ def test_vectors_and_classifiers_of_another_kind_are_refused(tmp_path, read, val
 
 
 RESNET = "model.backbone.conv_encoder.model"
+TIMM = {
+    "conv1.weight": "embedder.embedder.convolution.weight",
+    "bn1.running_mean": "embedder.embedder.normalization.running_mean",
+    "layer1.0.conv2.weight": "encoder.stages.0.layers.0.layer.1.convolution.weight",
+    "layer3.11.bn3.bias": "encoder.stages.2.layers.11.layer.2.normalization.bias",
+    "layer4.0.downsample.0.weight": "encoder.stages.3.layers.0.shortcut.convolution.weight",
+    "layer2.0.downsample.1.bias": "encoder.stages.1.layers.0.shortcut.normalization.bias",
+}
 
 
 @pytest.mark.parametrize(
@@ -331,23 +339,7 @@ RESNET = "model.backbone.conv_encoder.model"
     [
         ("gpt2", "transformer.ln_f.gamma", "transformer.ln_f.weight"),
         ("gpt2", "transformer.ln_f.beta", "transformer.ln_f.bias"),
-        *(
-            ("detr", f"{RESNET}.{timm}", f"{RESNET}.{name}")
-            for timm, name in (
-                ("conv1.weight", "embedder.embedder.convolution.weight"),
-                ("bn1.running_mean", "embedder.embedder.normalization.running_mean"),
-                ("layer1.0.conv2.weight", "encoder.stages.0.layers.0.layer.1.convolution.weight"),
-                ("layer3.11.bn3.bias", "encoder.stages.2.layers.11.layer.2.normalization.bias"),
-                (
-                    "layer4.0.downsample.0.weight",
-                    "encoder.stages.3.layers.0.shortcut.convolution.weight",
-                ),
-                (
-                    "layer2.0.downsample.1.running_var",
-                    "encoder.stages.1.layers.0.shortcut.normalization.running_var",
-                ),
-            )
-        ),
+        *(("detr", f"{RESNET}.{timm}", f"{RESNET}.{name}") for timm, name in TIMM.items()),
     ],
 )
 def test_a_tensor_is_known_by_its_old_name_or_that_of_timm(kind, old, name):

@@ -58,10 +58,7 @@ SAID = [
     ("gemma", dict(hidden_act="gelu")),
     ("gpt_neox", dict(rotary_pct=0.5, rotary_emb_base=1e3, rope_theta=7.0)),
     ("smollm3", dict(no_rope_layer_interval=3)),
-    (
-        "modernbert",
-        dict(global_rope_theta=5e5, local_rope_theta=80.0, global_attn_every_n_layers=2),
-    ),
+    ("modernbert", dict(global_rope_theta=5e5, local_rope_theta=1e3, global_attn_every_n_layers=2)),
 ]
 
 
@@ -130,11 +127,7 @@ REFUSED = [
     ("t5", {"is_gated_act": True}, "is_gated_act=True"),
     ("t5", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64"),
     ("t5", {"feed_forward_proj": "gated-silu"}, "feed_forward_proj='gated-silu'"),
-    (
-        "t5",
-        {"tie_word_embeddings": False, "scale_decoder_outputs": True},
-        "scale_decoder_outputs=True",
-    ),
+    ("t5", {"tie_word_embeddings": False, "scale_decoder_outputs": True}, "decoder_outputs=True"),
     ("marian", {"num_hidden_layers": 7}, "num_hidden_layers=7"),
     ("marian", {"decoder_vocab_size": 7}, "decoder_vocab_size=7"),
     ("marian", {"share_encoder_decoder_embeddings": 1.5}, "share_encoder_decoder"),
