@@ -13,12 +13,13 @@ import pytest
 from PIL import Image
 
 import transformer_jax as tj
+from tests.data.read.images_test import settings as image_settings
 from tests.models import tiny
 from transformer_jax.commands import restore
 from transformer_jax.config.build import built
 from transformer_jax.config.load import load
 from transformer_jax.configs import default, detr_r50
-from transformer_jax.data.read.images import FITS, NO_BOXES, ImageSettings, fitted
+from transformer_jax.data.read.images import FITS, NO_BOXES, fitted
 from transformer_jax.models.layers import positions
 from transformer_jax.tools.convert import FAMILIES, commands, images
 from transformer_jax.tools.convert.family import Settings
@@ -306,14 +307,8 @@ def test_images_are_seen_as_there_or_it_is_said(tmp_path, caplog, changes, words
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
     values = processor(smooth, return_tensors="np")["pixel_values"]
     pixels = np.asarray(values)[0].transpose(1, 2, 0)
-    fitting = ImageSettings(
-        size=settings["data.image_size"],
-        fit=settings["data.image_fit"],
-        channels=3,
-        augment=(),
-        patch_size=8,
-        prefix_tokens=1,
-    )
+    sides, fit = settings["data.image_size"], settings["data.image_fit"]
+    fitting = image_settings(size=sides, fit=fit, patch_size=8)
     ours, _ = fitted(np.asarray(smooth), NO_BOXES, fitting)
     ours = (ours / 255 - settings["model.pixel_mean"]) / settings["model.pixel_std"]
     same = pixels.shape == ours.shape and np.abs(pixels - ours).max() < 0.03
