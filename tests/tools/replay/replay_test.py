@@ -21,6 +21,7 @@ from transformer_jax.tools.replay import replay
 LOSS = TASKS["translation"].bound_loss(loss_settings(0.0))
 SGD: optax.GradientTransformation = optax.sgd(0.1)
 MOST = float(np.finfo(np.float32).max)
+PRE_LN = tiny.config("pre_ln", tied_embeddings="none")
 
 
 def make_state(params, optimizer: optax.GradientTransformation = SGD) -> Any:
@@ -33,11 +34,11 @@ def make_batch(config, rows=2):
     return tiny.read_by(config, tiny.pack([[pair] for pair in pairs]))
 
 
-def examined(config, params, batch=None, *, optimizer: Any = SGD, accumulation_steps=1):
-    """The tensors of a step."""
+def examined(params, batch=None, *, optimizer: Any = SGD, accumulation_steps=1):
+    """The tensors of a step of PRE_LN."""
     settings = make_settings(accumulation_steps=accumulation_steps)
     state = make_state(params, optimizer)
-    model, batch = tiny.model(config), batch or make_batch(config)
+    model, batch = tiny.model(PRE_LN), batch or make_batch(PRE_LN)
     return replay.tensors(model, LOSS, optimizer, settings, state, batch)
 
 
@@ -69,9 +70,6 @@ def of_layer(layer, change):
 
 def large(leaf):
     return 1e25 * leaf
-
-
-PRE_LN = dict(residual="pre_ln", tied_embeddings="none")
 
 
 @pytest.mark.long
@@ -120,38 +118,35 @@ PRE_LN = dict(residual="pre_ln", tied_embeddings="none")
     ],
 )
 def test_an_overflow_is_found_where_it_was_put(parameters, expected):
-    config = tiny.config(**PRE_LN)
-    params = tiny.random_parameters(config)
+    params = tiny.random_parameters(PRE_LN)
     for path, change in parameters.items():
         params = changed(params, path, change)
-    assert culprit(config, params) == expected
+    assert culprit(params) == expected
 
 
 def test_of_micro_batches_the_one_that_overflows_is_named():
     """Only its rows hold the token whose embedding is too large for the norm above."""
-    config = tiny.config(**PRE_LN)
-    batch = {name: rows.copy() for name, rows in make_batch(config, rows=4).items()}
+    batch = {name: rows.copy() for name, rows in make_batch(PRE_LN, rows=4).items()}
     rare = 22
     batch["inputs"][batch["inputs"] == rare] = 5
     batch["inputs"][2, 0] = rare
 
     table = of_layer(rare + 1, lambda row: 0 * row + MOST)
-    params = changed(tiny.random_parameters(config), "source_embedding/table", table)
+    params = changed(tiny.random_parameters(PRE_LN), "source_embedding/table", table)
     expected = "encoder/layer 1/self_attention/input"
-    assert culprit(config, params, batch, accumulation_steps=2) == f"micro-batch 2 of 2: {expected}"
+    assert culprit(params, batch, accumulation_steps=2) == f"micro-batch 2 of 2: {expected}"
 
 
 @pytest.mark.long
 def test_an_update_that_overflows_is_named_after_its_parameter():
     """The optimizer overflows where a gradient is larger than those of the first parameter."""
-    config = tiny.config(**PRE_LN)
-    params, what = tiny.random_parameters(config), "mean gradient of parameter "
+    params, what = tiny.random_parameters(PRE_LN), "mean gradient of parameter "
 
     def update(updates, params):
         bound = 1.5 * jnp.abs(jax.tree.leaves(updates)[0]).max()
         return jax.tree.map(lambda g: jnp.where(jnp.abs(g) > bound, jnp.inf, g), updates)
 
-    parts = list(examined(config, params, optimizer=optax.stateless(update)))
+    parts = list(examined(params, optimizer=optax.stateless(update)))
     largest = {
         name.removeprefix(what): np.abs(leaf).max() for name, leaf in parts if name.startswith(what)
     }
@@ -160,8 +155,9 @@ def test_an_update_that_overflows_is_named_after_its_parameter():
     assert (replay.first_non_finite(parts) or "").startswith(f"update of parameter {first} (")
 
 
-def assert_of_the_step(model, settings, state, batch):
+def assert_of_the_step(config, state, batch):
     """That the training step has the loss, gradient and new parameters of its parts, returned."""
+    model, settings = tiny.model(config), make_settings(accumulation_steps=2)
     parts = dict(replay.tensors(model, LOSS, SGD, settings, state, batch))
     step = compiled_step(
         state,
@@ -182,7 +178,6 @@ def assert_of_the_step(model, settings, state, batch):
 @pytest.mark.long
 def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read():
     config = tiny.config(architecture="decoder_only", positions="relative", memory_length=3)
-    model, settings = tiny.model(config), make_settings(accumulation_steps=2)
     batch = make_batch(config)
     batch["targets_positions"] = batch["targets_positions"] + 2 * (batch["targets_segment_ids"] > 0)
     rng, abstract = np.random.default_rng(0), shapes(config, len(batch["targets"]), None)
@@ -191,16 +186,15 @@ def test_the_parts_of_a_model_with_memory_are_of_what_it_has_read():
     )
     memory |= {"real": jnp.ones_like(memory["real"]), "last": jnp.full_like(memory["last"], 5)}
     state = dataclasses.replace(make_state(tiny.random_parameters(config)), memory=memory)
-    assert_of_the_step(model, settings, state, batch)
+    assert_of_the_step(config, state, batch)
 
 
 @pytest.mark.long
 def test_the_parts_are_those_of_the_training_step():
     """Gradients, updates and new parameters, under dropout and cut into micro-batches."""
-    config = tiny.config(**PRE_LN, dropout_rate=0.3, attention_dropout_rate=0.1)
-    model, settings = tiny.model(config), make_settings(accumulation_steps=2)
+    config = dataclasses.replace(PRE_LN, dropout_rate=0.3, attention_dropout_rate=0.1)
     state, batch = make_state(tiny.random_parameters(config)), make_batch(config)
-    parts = assert_of_the_step(model, settings, state, batch)
+    parts = assert_of_the_step(config, state, batch)
     first, second = "micro-batch 1 of 2: ", "micro-batch 2 of 2: "
     names = [name.removeprefix(first) for name in parts if name.startswith(first)]
     assert names == [name.removeprefix(second) for name in parts if name.startswith(second)]
