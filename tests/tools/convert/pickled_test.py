@@ -60,9 +60,8 @@ def test_a_pickled_checkpoint_is_imported_where_it_is_asked_for(tmp_path, capsys
     index = folder / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"weight_map": files}))
     others = {pickled.ONE_FILE: pickled.tensors}
-    assert {tensor.path for tensor in safetensors.find(folder, others).values()} == {
-        folder / safetensors.ONE_FILE
-    }
+    paths = {tensor.path for tensor in safetensors.find(folder, others).values()}
+    assert paths == {folder / safetensors.ONE_FILE}
     (folder / safetensors.ONE_FILE).unlink()
     flags = "--mode=import", f"--checkpoint={folder}", f"--workdir={work}"
     assert call(*flags) == 1

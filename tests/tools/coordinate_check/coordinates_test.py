@@ -30,28 +30,18 @@ def test_sizes_are_means_over_real_tokens():
         np.testing.assert_allclose(sizes[name], value, rtol=1e-5, err_msg=name)
 
 
-def sizes_of(powers, scales=(1, 2, 4, 8), seeds=3):
-    """Sizes that are these powers of the scale, times what a seed adds."""
-    return [
-        [
-            {name: np.array([scale**p * (1 + 0.1 * seed) for p in row])}
-            | {"nothing": np.zeros(len(row))}
-            for seed in range(seeds)
-            for name, row in powers.items()
-        ]
+def test_slopes_are_the_powers():
+    scales, powers = (1, 2, 4, 8), np.array([0.0, -0.5, 1.25])
+    sizes = [
+        [{"x": scale**powers * (1 + 0.1 * seed), "nothing": np.zeros(3)} for seed in range(3)]
         for scale in scales
     ]
-
-
-def test_slopes_are_the_powers():
-    powers = {"x": [0.0, -0.5, 1.25]}
-    slopes = coordinates.slopes((1, 2, 4, 8), sizes_of(powers))
-    np.testing.assert_allclose(slopes["x"], powers["x"], atol=1e-12)
+    slopes = coordinates.slopes(scales, sizes)
+    np.testing.assert_allclose(slopes["x"], powers, atol=1e-12)
     np.testing.assert_array_equal(slopes["nothing"], 0.0)  # before the first change, and frozen
-    sizes = sizes_of(powers)
     for seed in sizes[2]:
         seed["x"] = np.array([0.0, np.nan, 1.0])  # a 0 among others has no slope
-    assert np.isnan(coordinates.slopes((1, 2, 4, 8), sizes)["x"][:2]).all()
+    assert np.isnan(coordinates.slopes(scales, sizes)["x"][:2]).all()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +57,4 @@ def test_slopes_are_the_powers():
 )
 def test_what_grows_from_the_eighth_step_on_is_told(name, slopes, expected):
     growth = coordinates.grown({name: np.array(slopes)})
-    if expected is None:
-        assert growth == {}
-    else:
-        np.testing.assert_equal(growth, {name: expected})
+    np.testing.assert_equal(growth, {} if expected is None else {name: expected})

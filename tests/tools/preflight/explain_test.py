@@ -11,11 +11,6 @@ from transformer_jax.devices.mesh import use
 from transformer_jax.tools.preflight import explain, hlo
 
 
-def rows_of(table):
-    """[bytes, share, times, ...] of each row but the titles."""
-    return [line.split() for line in table.splitlines()[2:]]
-
-
 def test_tables_sum_up_to_the_traffic_of_a_training_step():
     run = make({"model.remat": "dots"})
     with use(run.mesh):
@@ -25,7 +20,7 @@ def test_tables_sum_up_to_the_traffic_of_a_training_step():
     traffic = sum(runs * moved for _, runs, moved in hlo.moving(module))
     assert sum(move.moved for move in moves) == pytest.approx(traffic)
     for table in explain.tables_of(moves):
-        rows = rows_of(table)
+        rows = [line.split() for line in table.splitlines()[2:]]  # [bytes, share, times, ...]
         assert sum(float(row[0]) for row in rows) == pytest.approx(traffic, rel=1e-2)
         assert sum(float(row[1].rstrip("%")) for row in rows) == pytest.approx(100, abs=2)
     phases = {move.phase for move in moves if move.line.startswith("models/layers/")}
