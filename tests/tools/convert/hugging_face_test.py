@@ -288,10 +288,6 @@ class Imported(NamedTuple):
     run: Any
     params: Any
 
-    @property
-    def bos(self):
-        return self.run.model.config.bos_id
-
     def config(self, changes):
         """The config, with other settings."""
         return load(str(self.workdir / "config.json"), changes)
@@ -374,7 +370,7 @@ def _forward(model, batch, bos):
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_transformers_and_not_by_chance(imported, name):
     one, batch = imported(name), _batch()
-    theirs = _theirs(_perturbed(name), batch, one.bos)
+    theirs = _theirs(_perturbed(name), batch, one.run.model.config.bos_id)
     side = "inputs" if name in ENCODERS else "targets"
     real = batch[f"{side}_segment_ids"] > 0
     largest = np.abs(theirs[real]).max()
@@ -466,7 +462,7 @@ def test_an_exported_marian_has_sinusoids_for_all_that_ours_reads_and_writes(imp
     assert commands.export(one.config(changes), tmp_path, checkpoint, str(folder)) == 0
     model = transformers.MarianMTModel.from_pretrained(folder).eval()
     batch = _batch((most + extra,))
-    theirs = _theirs(model, batch, one.bos)
+    theirs = _theirs(model, batch, one.run.model.config.bos_id)
     ours = _ours(one.run, one.params, batch)
     assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
 

@@ -83,9 +83,9 @@ def random_model(name):
     if name == "vit":
         config = transformers.ViTConfig(**VIT, id2label=LABELS)
         return perturbed(transformers.ViTForImageClassification(config))
-    kind, sizes = name.split()[1], {"embedding_size": 8, "depths": [1, 1, 2, 1]}
-    sizes |= {"hidden_sizes": CHANNELS[kind], "out_features": ["stage4"]}
-    backbone = transformers.ResNetConfig(layer_type=kind, **sizes)
+    kind = name.split()[1]
+    sizes = dict(embedding_size=8, hidden_sizes=CHANNELS[kind], depths=[1, 1, 2, 1])
+    backbone = transformers.ResNetConfig(**sizes, layer_type=kind, out_features=["stage4"])
     config = transformers.DetrConfig(**DETR, backbone_config=backbone, id2label=LABELS)
     return perturbed(transformers.DetrForObjectDetection(config))
 
