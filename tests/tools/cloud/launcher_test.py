@@ -47,13 +47,10 @@ def test_a_run_goes_through_all_hosts_to_its_end_by_the_commands_of_a_dry_run(cl
     version = archive.with_name(archive.name.replace("tar.gz", "patch")).read_text()
     assert re.match(r"commit [0-9a-f]{40}\n", version) and "+changed = True" in version
     planned = {tuple(shlex.split(line)) for line in plan.splitlines()}
-    calls = {
-        tuple(
-            re.sub(r"--range=\d+-", "--range=0-", re.sub(r"\b\d{19}\b", "ATTEMPT", word))
-            for word in call
-        )
-        for call in map(shlex.split, cloud.calls())
-    }
+    calls = set()
+    for line in cloud.calls():
+        line = re.sub(r"--range=\d+-", "--range=0-", re.sub(r"\b\d{19}\b", "ATTEMPT", line))
+        calls.add(tuple(shlex.split(line)))
     assert planned == calls
 
 
