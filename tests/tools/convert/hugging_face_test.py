@@ -432,7 +432,25 @@ def test_an_exported_model_loads_there_and_back(imported, name, tmp_path):
     if original.can_generate():
         one, other = (m.generation_config.bad_words_ids for m in (original, model))
         assert one == other
-    assert original.state_dict().keys() == model.state_dict().keys()
+    before, after = original.state_dict(), model.state_dict()
+    assert before.keys() == after.keys()
+    for path in before:
+        if torch.equal(before[path], after[path]):
+            continue
+        # The softmax cancels biases of keys, and texts have no types: see `convert`.
+        if path.endswith("c_attn.bias"):
+            one, other = (x[path].chunk(3) for x in (before, after))
+            assert torch.equal(one[0], other[0]) and torch.equal(one[2], other[2])
+        elif re.search("self_attn.q_(proj|norm).weight", path):  # scores divided by another root
+            assert name in ("gemma2", "gemma3_text")
+        elif path.endswith("norm.weight"):  # 1 + w, rounded
+            assert name.startswith("gemma")
+            torch.testing.assert_close(before[path], after[path], rtol=0, atol=1e-7)
+        elif path.endswith("embed_positions.weight"):  # rows that no token reads
+            assert torch.equal(before[path][2:], after[path][2:])
+        else:
+            lost = ("key.bias", "k_proj.bias", "k_lin.bias", "token_type_embeddings.weight")
+            assert path.endswith((*lost, "position_embeddings.weight")), path
     side = "inputs" if name in ENCODERS else "targets"
     real = _batch()[f"{side}_segment_ids"] > 0
     one, other = (_theirs(m.eval(), _batch(), bos=1)[real] for m in (original, model))
