@@ -38,9 +38,9 @@ FACTORS = dict(short_factor=[1.5] * 48, long_factor=[2.0] * 48)
 LLAMA_3 = dict(
     factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
 )
-# By default the table of an electra is narrower than its stream, which is refused, and an m2m_100
-# drops attention out, which ours does where its file says so.
-NEEDED = {"electra": {"embedding_size": 256}, "m2m_100": {"attention_dropout": 0.1}}
+# By default the table of an electra is narrower than its stream, which is refused.
+NEEDED = {"electra": {"embedding_size": 256}}
+TYPES = ("rope_type", "type")  # of new releases and of old ones; new ones write old files with both
 # What a config.json says in addition to sizes, by old and by new releases.
 SAID = [
     *((kind, NEEDED.get(kind, {})) for kind in FAMILIES if FAMILIES[kind].name == kind),
@@ -48,7 +48,7 @@ SAID = [
     ("llama", dict(rope_theta=5.0, rope_scaling={"rope_type": "default"})),
     ("llama", dict(rope_theta=5.0, rope_scaling=rope(6.0))),
     ("llama", dict(rope_theta=5.0, rope_parameters=rope(7.0))),
-    ("llama", dict(rope_theta=5e5, rope_scaling={"rope_type": "llama3", **LLAMA_3})),
+    *(("llama", dict(rope_theta=5e5, rope_scaling={key: "llama3", **LLAMA_3})) for key in TYPES),
     ("llama", dict(attention_bias=True)),
     ("llama", dict(mlp_bias=True)),
     ("mistral", dict(sliding_window=None)),

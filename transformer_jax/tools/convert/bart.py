@@ -141,13 +141,14 @@ def _family(
     ours: Mapping[str, Any],
     theirs: Mapping[str, Any],
     activation: str = "gelu",
+    attention_dropout: float = 0.0,
     scaled: bool = False,
     **more: Any,
 ) -> Family:
     """One of the families.
 
-    kind: its class. theirs: what it is by the keys of old releases. activation, scaled: what
-    config.json means that leaves them out. more: fields of `Family`.
+    kind: its class. theirs: what it is by the keys of old releases. activation, attention_dropout,
+    scaled: what config.json means that leaves them out. more: fields of `Family`.
     """
     ours = {
         **dict(
@@ -169,6 +170,7 @@ def _family(
             Setting("vocab_size", "vocab_size"),
             Setting("max_position_embeddings", length),
             *FAIRSEQ,
+            Setting("attention_dropout", "attention_dropout_rate", attention_dropout),
             Setting("activation_function", "activation", activation, ACTIVATIONS),
             Setting("scale_embedding", "embedding_scale", scaled, {True: None, False: 1.0}),
         ),
@@ -206,6 +208,7 @@ M2M_100 = _family(
     ours={"logits_bias": False},
     theirs=_TIED,
     activation="relu",
+    attention_dropout=0.1,
     scaled=True,
 )
 

@@ -180,6 +180,7 @@ DETR = family.Family(
     ),
     both=(
         *family.FAIRSEQ,
+        family.Setting("attention_dropout", "attention_dropout_rate", 0.0),
         family.Setting("activation_function", "activation", "relu", family.ACTIVATIONS),
         family.Setting("num_queries", "num_queries", 100),
     ),

@@ -102,7 +102,6 @@ FAIRSEQ = (
     Setting("encoder_attention_heads decoder_attention_heads", "num_heads"),
     Setting("encoder_ffn_dim decoder_ffn_dim", "d_ff"),
     Setting("dropout", "dropout_rate embedding_dropout_rate", 0.1),
-    Setting("attention_dropout", "attention_dropout_rate", 0.0),
     Setting("activation_dropout", "feed_forward_dropout_rate", 0.0),
 )
 

@@ -76,6 +76,7 @@ def _part(theirs: Settings, kind: str) -> tuple[Settings, bool]:
 def _scaling(
     theirs: Settings, rope: Settings, names: Mapping[str, str], nested: bool
 ) -> tuple[str, ...]:
+    rope.get("type")  # of old releases; new ones write both, and the new key wins
     key = "rope_type" if rope.get("rope_type") is not None else "type"
     kind = rope.choose(key, {name: ours or name for name, ours in _NAMES.items()}, "default")
     kind = names.get(kind, kind)
