@@ -37,26 +37,6 @@ def _first() -> Float64[np.ndarray, " V"]:
     return first / first.sum()
 
 
-def entropy() -> float:
-    """Nats per word of a whole piece: the least expected loss of any model.
-
-    Words after a trigger cost nothing, others what the chain's do, given the word before.
-    """
-    transitions = bigram.chain().transitions
-    to_trigger = np.sum(transitions[:, triggers()], axis=1)
-    plain = np.delete(np.arange(len(WORDS)), triggers())
-    costs = -np.sum(transitions * np.log(transitions), axis=1)
-    # Probabilities: of this word; of a trigger after it
-    at, before = _first(), np.zeros(len(WORDS))
-    nats = -np.sum(at[plain] * np.log(at[plain]))
-    for _ in range(LENGTH - 1):
-        nats += at @ costs
-        next_at = before.copy()
-        next_at[plain] += (at @ transitions)[plain]
-        at, before = next_at, at * to_trigger
-    return float(nats / LENGTH)
-
-
 def text(split: str) -> str:
     """The pieces of one of SPLITS; always the same."""
     rng = np.random.default_rng([_SEED, list(SPLITS).index(split)])

@@ -50,13 +50,6 @@ def language(exponent: float) -> Language:
     return Language(keys, weights / weights.sum(axis=1, keepdims=True))
 
 
-def entropy(exponent: float) -> float:
-    """Nats per word of a piece: the least expected loss of any model."""
-    keys, answers = language(exponent)
-    of_answers = -np.sum(answers * np.log(answers), axis=1)
-    return float(keys @ (of_answers - np.log(keys)) / 3)
-
-
 def nats(words: Int64[np.ndarray, "B T"], exponent: float) -> Float64[np.ndarray, " B"]:
     """What the pieces cost who knows the language: the floor of these, and not of all, pieces."""
     keys, answers = language(exponent)
