@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64, Int64
 
 from experiments.harness import rates
 from experiments.harness.trainings import Trainings
@@ -27,7 +28,15 @@ def floor_of(exponent: str) -> float:
     numbers = {word: number for number, word in enumerate(zipf.WORDS)}
     words = zipf.text("validation", exponent).split(" ")[: 1 - zipf.LENGTH]
     pieces = np.array([numbers[word] for word in words]).reshape(-1, zipf.LENGTH)
-    return float(np.mean(zipf.nats(pieces, float(exponent)))) / zipf.LENGTH
+    return float(np.mean(nats(pieces, float(exponent)))) / zipf.LENGTH
+
+
+def nats(words: Int64[np.ndarray, "B T"], exponent: float) -> Float64[np.ndarray, " B"]:
+    """What the pieces cost who knows the language: the floor of these, and not of all, pieces."""
+    keys, answers = zipf.language(exponent)
+    first, second, answer = np.moveaxis(words.reshape(len(words), -1, 3), 2, 0)
+    key = first * len(zipf.WORDS) + second
+    return -np.sum(np.log(keys[key]) + np.log(answers[key, answer]), axis=1)
 
 
 def _horizons(

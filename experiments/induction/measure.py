@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
 from experiments.harness.trainings import Trainings
 from transformer_jax.config.build import build
 from transformer_jax.configs.default import Config
-from transformer_jax.data.corpora import repeat
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection import heads, observed
 from transformer_jax.inspection.attention import without_heads
@@ -91,9 +91,18 @@ def progress(losses: np.ndarray, words: np.ndarray) -> float:
 
     The first repeat of a row is left out: it might as well be a draw.
     """
-    periods = repeat.periods(words)[:, None]
-    repeats = np.arange(words.shape[1]) > periods
-    return float(1 - np.mean((losses / np.log(periods))[repeats]))
+    distances = periods(words)[:, None]
+    repeats = np.arange(words.shape[1]) > distances
+    return float(1 - np.mean((losses / np.log(distances))[repeats]))
+
+
+def periods(words: Int[np.ndarray, "B T"]) -> Int[np.ndarray, " B"]:
+    """The least distance at which each row repeats itself to its end, of T where it never does."""
+    rows, length = words.shape
+    distances = np.full(rows, length)
+    for period in range(length - 1, 0, -1):
+        distances[np.all(words[:, period:] == words[:, :-period], axis=1)] = period
+    return distances
 
 
 def _summary(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:

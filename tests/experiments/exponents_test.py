@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from experiments.exponents import fits, report
+from experiments.exponents import fits, measure, report
+from transformer_jax.data.corpora import zipf
 
 ALPHA, BETA = 0.34, 0.28  # of Hoffmann et al. 2022, 2203.15556, as remembered: any do here
 
@@ -17,6 +18,14 @@ def chinchilla(alpha=ALPHA, beta=BETA):
         fits.Size(n, 6 * n, {2**k: 20 / n**alpha + 20 / 2.0 ** (k * beta) for k in range(12, 25)})
         for n in parameters
     ]
+
+
+def test_pieces_cost_who_knows_the_language_what_keys_and_answers_do():
+    keys, answers = zipf.language(0.5)
+    one, other = 3 * 256 + 1, 5
+    probabilities = keys[one] * answers[one, 7] * keys[other] * answers[other, 2]
+    (cost,) = measure.nats(np.array([[3, 1, 7, 0, 5, 2]]), 0.5)
+    assert cost == pytest.approx(-math.log(probabilities))
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.34, 0.28), (0.3, 0.3), (0.4, 0.3)])

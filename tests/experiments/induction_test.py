@@ -14,7 +14,6 @@ from experiments.induction import report, sweep
 from tests.experiments import tiny
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
-from transformer_jax.data.corpora import repeat
 from transformer_jax.devices.mesh import place
 from transformer_jax.inspection.losses import of_tokens
 
@@ -23,8 +22,9 @@ STEPS, RATE = 20, 0.02
 
 def test_progress_is_0_for_who_knows_the_words_and_1_for_who_is_certain():
     words = np.array([[3, 1, 2] * 4, [5, 6, 7, 8] * 3])
-    periods = repeat.periods(words)
+    periods = induction.periods(words)
     assert list(periods) == [3, 4]
+    assert induction.periods(np.arange(10)[None]) == [10]  # it never repeats itself
     knows = np.repeat(np.log(periods)[:, None], 12, axis=1)
     knows[:, :4] = 9.0  # what is drawn does not count, nor the first repeat
     assert induction.progress(knows, words) == pytest.approx(0)

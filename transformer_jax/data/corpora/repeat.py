@@ -13,7 +13,6 @@ A split is one text of such pieces, as of `bigram`: cut every 64 tokens it gives
 import string
 
 import numpy as np
-from jaxtyping import Int
 
 from transformer_jax.data.corpora.bigram import joined
 
@@ -23,15 +22,6 @@ PERIODS = range(8, 25)
 SPLITS = {"train": 50_000, "validation": 1_000, "test": 1_000}  # pieces
 
 _SEED = 5
-
-
-def periods(words: Int[np.ndarray, "B T"]) -> Int[np.ndarray, " B"]:
-    """The least distance at which each row repeats itself to its end, of T where it never does."""
-    rows, length = words.shape
-    distances = np.full(rows, length)
-    for period in range(length - 1, 0, -1):
-        distances[np.all(words[:, period:] == words[:, :-period], axis=1)] = period
-    return distances
 
 
 def text(split: str) -> str:

@@ -17,7 +17,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 
 from transformer_jax.data.corpora.bigram import joined
 
@@ -48,14 +48,6 @@ def language(exponent: float) -> Language:
     keys = np.arange(1, KEYS + 1.0) ** -(1 + exponent)
     keys = rng.permutation(keys / keys.sum())
     return Language(keys, weights / weights.sum(axis=1, keepdims=True))
-
-
-def nats(words: Int64[np.ndarray, "B T"], exponent: float) -> Float64[np.ndarray, " B"]:
-    """What the pieces cost who knows the language: the floor of these, and not of all, pieces."""
-    keys, answers = language(exponent)
-    first, second, answer = np.moveaxis(words.reshape(len(words), -1, 3), 2, 0)
-    key = first * len(WORDS) + second
-    return -np.sum(np.log(keys[key]) + np.log(answers[key, answer]), axis=1)
 
 
 def text(split: str, exponent: str) -> str:
