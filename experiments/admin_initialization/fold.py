@@ -7,9 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.models.family import Params
-from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
-from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.layers.positions import POSITIONS
@@ -25,9 +23,9 @@ from transformer_jax.models.transformer.schemes import Kind, Stack
 # The kernels that read a sublayer's input: cross-attention's keys and values read the encoder's
 # output.
 _READERS: dict[Kind, tuple[str, ...]] = {
-    "self_attention": Attention.query_kernels + Attention.key_kernels,
-    "cross_attention": Attention.query_kernels,
-    "feed_forward": FeedForward.input_kernels,
+    "self_attention": ("query", "key", "value", "gate"),
+    "cross_attention": ("query", "gate"),
+    "feed_forward": ("up", "gate"),
 }
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -145,10 +145,6 @@ class Attention(nn.Module):
     product: Callable[..., Any] = product
     biases: str | None = None
     qkv_norm: bool = False
-
-    # The parameters that are multiplied by what queries, and what keys and values are made from.
-    query_kernels: ClassVar[tuple[str, ...]] = ("query", "gate")
-    key_kernels: ClassVar[tuple[str, ...]] = ("key", "value")
 
     def setup(self):
         config, zeros = self.config, nn.initializers.zeros

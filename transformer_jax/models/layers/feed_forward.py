@@ -1,7 +1,7 @@
 """The position-wise network: two matrices, or three where the activation is gated."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -70,8 +70,6 @@ class FeedForward(nn.Module):
     config: Any
     inner_norm: bool = False
     product: Callable[..., Any] = product
-
-    input_kernels: ClassVar[tuple[str, ...]] = ("up", "gate")  # what x is multiplied by
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, deterministic: bool) -> Float[Array, "B T D"]:
