@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.dependency.measure import dependency
 from tests.inspection.models import ADMIN, POST_LN, PRE_LN, make, sublayers
 from tests.models import tiny
-from transformer_jax.inspection.dependency import dependency, own_dependency
+from transformer_jax.inspection.dependency import own_dependency
 from transformer_jax.inspection.measures import DIAGNOSTICS
 from transformer_jax.inspection.observed import observe
 

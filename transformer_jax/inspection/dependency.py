@@ -16,7 +16,7 @@ from transformer_jax.inspection.observed import Observed, in_order, variances
 from transformer_jax.models.family import Params
 from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
-from transformer_jax.models.transformer.residual import Scales, variance
+from transformer_jax.models.transformer.residual import Scales
 from transformer_jax.models.transformer.schemes import Stack
 
 
@@ -25,63 +25,18 @@ def divides(config: TransformerConfig, stack: Stack) -> bool:
     return not (scheme(config, stack).post_norm and NORMS[config.norm].scalars)
 
 
-def dependency(
-    config: TransformerConfig, params: Params, stack: Stack, activations: Observed
-) -> Float[Array, "n n+1"]:
-    """beta_ij = std of component j / std of x_i, over all entries of real tokens.
-
-    Row i - 1 holds beta_ij for j = 0 .. n; 0 for j > i. Squares of a row sum to 1 where the
-    components are uncorrelated, which they are nearly.
-
-    In ResiDual this follows the stream x, not the sum of branches next to it. Time and memory grow
-    with n^2 and n; where the diagonal is enough, `own_dependency` is cheap.
-
-    Raises:
-      ValueError: POST does not divide (`divides`), or layers read the stack's input again.
-    """
-    row, at = scheme(config, stack), depth(config, stack)
-    if row.stream or row.input:
-        name = f"model.{stack}_residual={getattr(config, f'{stack}_residual')!r}"
-        raise ValueError(f"{name} mixes the stack's input into each layer, which no component is")
-    n, kinds = at.sublayers, len(at.kinds)
-
-    def layer(parts, leaves):
-        bottom, betas = parts, []
-        for index in range(kinds):
-            number, branch, sublayer = jax.tree.map(lambda leaf, at=index: leaf[at], leaves)
-            parts = sublayer.skip[None, None, None] * parts
-            if row.layer_shortcut and index == kinds - 1:
-                parts = parts + bottom
-            parts = parts.at[number].add(branch)
-            if row.post_norm:
-                whole = jnp.sum(parts, axis=0, keepdims=True)
-                parts = _post_norm(config, sublayer, parts, whole)
-                bias = jnp.where(sublayer.normed, sublayer.bias, 0.0)
-                parts = parts.at[-1].add(bias[None, None])
-            whole = variance(jnp.sum(parts, axis=0), activations.real)
-            betas.append(jnp.sqrt(variances(parts[:-1], activations.real) / whole))
-        return parts, jnp.stack(betas)
-
-    sublayers = (jnp.arange(1, n + 1), activations.branches, _sublayers(config, params, stack))
-    layers = jax.tree.map(lambda leaf: leaf.reshape(-1, kinds, *leaf.shape[1:]), sublayers)
-    # a_0 .. a_n, and what the norms' biases add
-    start = jnp.zeros((n + 2, *activations.inputs.shape[1:])).at[0].set(activations.inputs[0])
-    _, betas = jax.lax.scan(layer, start, layers)
-    return betas.reshape(n, n + 1)
-
-
 def own_dependency(
     config: TransformerConfig, params: Params, stack: Stack, activations: Observed
 ) -> Float[Array, "n"]:
-    """The diagonal beta_ii of `dependency`: how much each output depends on its own branch."""
+    """beta_ii = std of component i / std of x_i: how much an output depends on its own branch."""
     row, kinds = scheme(config, stack), len(depth(config, stack).kinds)
-    sublayers = _sublayers(config, params, stack)
+    sublayers = skips_and_norms(config, params, stack)
     branches = activations.branches
     if row.post_norm:
         whole = sublayers.skip[:, None, None] * activations.inputs + branches
         if row.layer_shortcut:
             whole = whole.at[kinds - 1 :: kinds].add(activations.inputs[::kinds])
-        branches = jax.vmap(functools.partial(_post_norm, config))(
+        branches = jax.vmap(functools.partial(post_norm, config))(
             sublayers, branches[:, None], whole[:, None]
         )[:, 0]
     parts, whole = (variances(x, activations.real) for x in (branches, activations.outputs))
@@ -107,7 +62,7 @@ def skip_scales(config: TransformerConfig, params: Params, stack: Stack) -> Floa
     return jnp.broadcast_to(skip[:, None], size)
 
 
-class _Sublayers(NamedTuple):
+class SkipsAndNorms(NamedTuple):
     """What all sublayers of a stack, or one, do to the stream apart from their branches."""
 
     skip: Float[Array, "*n D"]  # the scale s
@@ -116,7 +71,8 @@ class _Sublayers(NamedTuple):
     bias: Float[Array, "*n D"]
 
 
-def _sublayers(config: TransformerConfig, params: Params, stack: Stack) -> _Sublayers:
+def skips_and_norms(config: TransformerConfig, params: Params, stack: Stack) -> SkipsAndNorms:
+    """Of all sublayers. Raises ValueError where POST does not divide (`divides`)."""
     row, at = scheme(config, stack), depth(config, stack)
     if not divides(config, stack):
         raise ValueError(f"model.norm={config.norm!r} after the sum divides it into no shares")
@@ -127,7 +83,7 @@ def _sublayers(config: TransformerConfig, params: Params, stack: Stack) -> _Subl
         return in_order(config, stack, params, "post_norm", name)
 
     normed = Scales.of(config, stack).normed
-    return _Sublayers(
+    return SkipsAndNorms(
         skip=skip_scales(config, params, stack),
         normed=jnp.full(at.sublayers, row.post_norm) if normed is None else normed.reshape(-1),
         scale=post_norms("scale", 1.0),
@@ -135,9 +91,9 @@ def _sublayers(config: TransformerConfig, params: Params, stack: Stack) -> _Subl
     )
 
 
-def _post_norm(
+def post_norm(
     config: TransformerConfig,
-    sublayer: _Sublayers,
+    sublayer: SkipsAndNorms,
     parts: Float[Array, "N B T D"],
     whole: Float[Array, "1 B T D"],
 ) -> Float[Array, "N B T D"]:
