@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key, Shaped
 from transformer_jax.checkpoint.checkpoints import load_parameters, whole
 from transformer_jax.data.prepare import recipe
 from transformer_jax.inspection import losses
-from transformer_jax.inspection.steps import is_kernel
+from transformer_jax.inspection.kernels import is_kernel
 from transformer_jax.models import family
 from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.transformer.initialisation import initialise
@@ -56,7 +56,7 @@ def roles(model: Model, batch: Batch) -> dict[str, family.Role]:
 def random_sign_step(
     key: Key[Array, ""], params: Params, size: float, roles: Mapping[str, family.Role]
 ) -> Params:
-    """W + size * sign(N(0, 1)) for all kernels (see `inspection.steps`).
+    """W + size * sign(N(0, 1)) for all kernels (see `inspection.kernels`).
 
     Every kernel has a key by its path, so that two schemes draw alike for kernels that they share.
     """

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from experiments.harness.trainings import Trainings, Update
 from transformer_jax.config.build import build
 from transformer_jax.configs.default import Config
-from transformer_jax.inspection import observed, steps
+from transformer_jax.inspection import kernels, observed
 from transformer_jax.inspection.sharpness import make_sharpness, threshold
 from transformer_jax.models.family import Batch, Model, Params
 
@@ -76,7 +76,7 @@ def dead_branches(model: Model, params: Params, batch: Batch) -> Float[Array, ""
 def _look(trainings: Trainings, curvature: bool) -> Callable[[Update, Params], dict[str, float]]:
     """(what a step made, the parameters before it) -> the numbers that are read after it."""
     run = trainings.run
-    turned = jax.jit(lambda old, new: steps.update(old, new, run.roles)["decoder"].angle.mean())
+    turned = jax.jit(lambda old, new: kernels.update(old, new, run.roles)["decoder"].angle.mean())
     read, limit = make_sharpness(run), threshold(run.optimizer.beta1)
 
     def look(update: Update, before: Params) -> dict[str, float]:

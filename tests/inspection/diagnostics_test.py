@@ -24,8 +24,8 @@ from tests.models import tiny
 from transformer_jax.inspection import diagnostics, observed, probes
 from transformer_jax.inspection.dependency import own_dependency
 from transformer_jax.inspection.diagnostics import diagnose
+from transformer_jax.inspection.kernels import update
 from transformer_jax.inspection.measures import PROBES, Step
-from transformer_jax.inspection.steps import update
 from transformer_jax.models.transformer import initialisation
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.probe import Observation

@@ -12,8 +12,8 @@ import pytest
 from tests.inspection.models import ADMIN, LOSS, PRE_LN, forward_pass, make
 from tests.models import tiny
 from transformer_jax.inspection import heads, kernels, losses, stream
+from transformer_jax.inspection.kernels import is_kernel
 from transformer_jax.inspection.measures import PROBES, Step
-from transformer_jax.inspection.steps import is_kernel
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,60 @@
-"""Single kernels of stacks, layer by layer: norms, ranks, and how steps and gradients lie to them.
+"""The kernels of stacks' sublayers, layer by layer: norms, ranks, and what steps do to them.
 
-Each function returns {path, as "decoder/feed_forward/up": a number for each layer}.
+They are the parameters of layers that weight decay applies to. Embeddings and heads are not in a
+stack; biases, norms and omega are not kernels.
 """
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.inspection.steps import is_kernel
 from transformer_jax.models.family import Params, Role, parameter_name
 
 _POWER_STEPS = 8
+# path, as "decoder/feed_forward/up" -> a number for each layer
 ByKernel = dict[str, Float[Array, "L"]]
+
+
+class Update(NamedTuple):
+    """What a step did to each layer of a stack, over all its kernels together."""
+
+    ratio: Float[Array, "L"]  # |W' - W| / |W|
+    rms: Float[Array, "L"]  # the root mean square of W' - W
+    angle: Float[Array, "L"]  # between W and W', in radians
+
+
+def update(before: Params, after: Params, roles: Mapping[str, Role]) -> dict[str, Update]:
+    """What a step did, by stack."""
+    pairs: dict[str, list[list[Array]]] = {}
+    for path, _, pair in _kernels(roles, before, after):
+        stack, _, _ = path.partition("/")
+        pairs.setdefault(stack, []).append(pair)
+    return {stack: _update(rows) for stack, rows in pairs.items()}
+
+
+def _update(pairs: Sequence[list[Array]]) -> Update:
+    old, new = map(_norm, zip(*pairs, strict=True))
+    change = _norm([b - a for a, b in pairs])
+    count = sum(a[0].size for a, _ in pairs)
+    # |u - u'| = 2 sin(angle / 2) for unit vectors: a cosine near 1 would be rounded away
+    units = [a / _by_layer(old, a) - b / _by_layer(new, b) for a, b in pairs]
+    angle = 2 * jnp.arcsin(jnp.minimum(_norm(units) / 2, 1))
+    return Update(change / old, change / count**0.5, angle)
+
+
+def _norm(kernels: Sequence[Array]) -> Float[Array, "L"]:
+    """The Frobenius norm of each layer's kernels together."""
+    squares = [jnp.sum(x * x, axis=tuple(range(1, x.ndim))) for x in kernels]
+    return jnp.sqrt(functools.reduce(jnp.add, squares))
+
+
+def _by_layer(x: Float[Array, "L"], kernel: Array) -> Array:
+    return x.reshape(-1, *[1] * (kernel.ndim - 1))
 
 
 def norms(tree: Params, roles: Mapping[str, Role]) -> ByKernel:
@@ -53,11 +92,22 @@ def cosines(tree: Params, other: Params, roles: Mapping[str, Role]) -> ByKernel:
 
 
 def _each(roles: Mapping[str, Role], measure: Callable[..., Array], *trees: Params) -> ByKernel:
-    measured = {}
-    for (path, leaf), *others in zip(
-        jax.tree_util.tree_leaves_with_path(trees[0]), *map(jax.tree.leaves, trees[1:]), strict=True
-    ):
+    return {
+        path: jax.vmap(functools.partial(measure, role))(*kernels)
+        for path, role, kernels in _kernels(roles, *trees)
+    }
+
+
+def _kernels(roles: Mapping[str, Role], *trees: Params) -> Iterator[tuple[str, Role, list[Array]]]:
+    """The path and the role of each kernel, and what it is in each of the trees."""
+    first, *rest = trees
+    leaves = jax.tree_util.tree_leaves_with_path(first)
+    for (path, leaf), *others in zip(leaves, *map(jax.tree.leaves, rest), strict=True):
         role = roles[name := parameter_name(path)]
         if is_kernel(role):
-            measured[name] = jax.vmap(functools.partial(measure, role))(leaf, *others)
-    return measured
+            yield name, role, [leaf, *others]
+
+
+def is_kernel(role: Role) -> bool:
+    """Whether a parameter is a kernel of a stack's sublayers."""
+    return role.stacked and role.decay

@@ -13,7 +13,6 @@ from transformer_jax.inspection import heads, kernels, losses, observed, stream
 from transformer_jax.inspection.dependency import divides, own_dependency
 from transformer_jax.inspection.heads import read_tokens
 from transformer_jax.inspection.observed import Observed, mean_over_queries
-from transformer_jax.inspection.steps import Update, update
 from transformer_jax.models.family import Batch, Model, Outputs, Params, Role
 from transformer_jax.models.layers.attention_weights import ATTENTION_WEIGHTS
 from transformer_jax.models.layers.embeddings import Unprojected
@@ -70,9 +69,9 @@ class Step:
         return jax.tree.map(jnp.subtract, self.after, self.before)
 
     @functools.cached_property
-    def updates(self) -> dict[str, Update]:
+    def updates(self) -> dict[str, kernels.Update]:
         """How far the step went in each layer."""
-        return update(self.before, self.after, self.roles)
+        return kernels.update(self.before, self.after, self.roles)
 
 
 # Numbers, each () or one for every sublayer or layer, by the place where they were measured: as

@@ -1,11 +1,11 @@
-"""How far a step moves the kernels of each layer."""
+"""How far a step moves the kernels of each layer, all together; `heads_test` has them one by one."""
 
 import jax
 import numpy as np
 import pytest
 
 from tests.models import tiny
-from transformer_jax.inspection.steps import update
+from transformer_jax.inspection.kernels import update
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-5])
