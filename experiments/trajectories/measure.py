@@ -12,8 +12,7 @@ from transformer_jax.config.build import built
 from transformer_jax.config.load import load
 from transformer_jax.configs.default import Config
 from transformer_jax.devices.mesh import place
-from transformer_jax.inspection.diagnostics import diagnose
-from transformer_jax.inspection.measures import Step
+from transformer_jax.inspection.measures import Step, diagnose
 from transformer_jax.inspection.probes import ROWS
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS, read_metrics

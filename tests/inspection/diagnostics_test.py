@@ -21,11 +21,10 @@ from tests.inspection.models import (
     sublayers,
 )
 from tests.models import tiny
-from transformer_jax.inspection import diagnostics, observed, probes
-from transformer_jax.inspection.dependency import own_dependency
-from transformer_jax.inspection.diagnostics import diagnose
+from transformer_jax.inspection import observed, probes
+from transformer_jax.inspection.dependency import own_dependency, profile
 from transformer_jax.inspection.kernels import update
-from transformer_jax.inspection.measures import PROBES, Step
+from transformer_jax.inspection.measures import PROBES, Step, diagnose
 from transformer_jax.models.transformer import initialisation
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.probe import Observation
@@ -133,9 +132,9 @@ def test_the_profile_is_what_admins_profiling_measured():
     key, batch = jax.random.key(3), tiny.packed_batch()
     draw = functools.partial(initialisation.initialise, make(config))
     params = nn.unbox(jax.jit(draw)(key, batch))
-    profile = diagnostics.profile(make(config), params, batch, key)
-    assert set(profile) == {"encoder", "decoder"}
-    for stack, rows in profile.items():
+    profiles = profile(make(config), params, batch, key)
+    assert set(profiles) == {"encoder", "decoder"}
+    for stack, rows in profiles.items():
         places = zip(rows, sublayers(config, stack), strict=True)
         for number, (row, (layer, kind)) in enumerate(places, start=1):
             assert (row["sublayer"], row["layer"], row["kind"]) == (number, layer + 1, kind)
@@ -149,4 +148,4 @@ def test_the_profile_is_what_admins_profiling_measured():
 def test_only_stacks_that_are_profiled_have_a_profile():
     params = tiny.random_parameters(PRE_LN)
     key = jax.random.key(0)
-    assert diagnostics.profile(make(PRE_LN), params, tiny.packed_batch(), key) == {}
+    assert profile(make(PRE_LN), params, tiny.packed_batch(), key) == {}

@@ -1,4 +1,4 @@
-"""How far a step moves the kernels of each layer, all together; `heads_test` has them one by one."""
+"""How far a step moves the kernels of each layer together; see `heads_test` for single ones."""
 
 import jax
 import numpy as np

@@ -16,7 +16,7 @@ from transformer_jax.commands.restore import check, check_data
 from transformer_jax.config.load import load
 from transformer_jax.data.serve.streams import TrainStreams
 from transformer_jax.devices import mesh
-from transformer_jax.inspection import diagnostics
+from transformer_jax.inspection.dependency import profile
 from transformer_jax.process import hosts, progress
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import (
@@ -109,8 +109,7 @@ def begin(run: Run, streams: TrainStreams, workdir: Path, *, keep: bool = True) 
     if keep and run.model.config.profiled:
         # Of the draws, with their key: so of what the omegas were measured on.
         key, _ = split_key(jax.random.key(run.seed))
-        profile = diagnostics.profile(run.model, draws.params, batch, key)
-        save(workdir / PROFILE, json.dumps(profile, indent=1))
+        save(workdir / PROFILE, json.dumps(profile(run.model, draws.params, batch, key), indent=1))
     return state
 
 

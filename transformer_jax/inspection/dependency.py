@@ -1,19 +1,20 @@
-"""How much each sublayer's output consists of each branch (Liu et al. 2020, 2004.08249).
+"""How much each sublayer's output consists of each branch, and what Admin's profiling measured.
 
 Every sublayer's output x_i is a sum of components: the stack's input a_0 and the branches a_1 to
-a_i, each scaled by the skips and norms on its way. All functions take the model's config and
-parameters, the name of a stack, and what a pass showed of this stack.
+a_i, each scaled by the skips and norms on its way (Liu et al. 2020, 2004.08249).
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
+from transformer_jax.devices.mesh import constrain
+from transformer_jax.inspection import observed
 from transformer_jax.inspection.observed import Observed, in_order, variances
-from transformer_jax.models.family import Params
+from transformer_jax.models.family import Batch, Model, Params
 from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme
 from transformer_jax.models.transformer.residual import Scales
@@ -44,24 +45,6 @@ def own_dependency(
     return jnp.sqrt(parts / jnp.maximum(whole, jnp.finfo(whole.dtype).tiny))
 
 
-def shortcut_variance(
-    config: TransformerConfig, params: Params, stack: Stack, activations: Observed
-) -> Float[Array, "n"]:
-    """Var[s x] of each sublayer, its skip scale times its input."""
-    skip = skip_scales(config, params, stack)
-    return variances(skip[:, None, None] * activations.inputs, activations.real)
-
-
-def skip_scales(config: TransformerConfig, params: Params, stack: Stack) -> Float[Array, "n D"]:
-    """The skip scale s of each sublayer, such as Admin's omega; 1 where the scheme has none."""
-    size = depth(config, stack).sublayers, config.d_model
-    if scheme(config, stack).trained_skip:
-        return in_order(config, stack, params, "shortcut", "omega")
-    fixed = Scales.of(config, stack).skip
-    skip = jnp.ones(size[:1]) if fixed is None else fixed.reshape(-1)
-    return jnp.broadcast_to(skip[:, None], size)
-
-
 class SkipsAndNorms(NamedTuple):
     """What all sublayers of a stack, or one, do to the stream apart from their branches."""
 
@@ -84,7 +67,7 @@ def skips_and_norms(config: TransformerConfig, params: Params, stack: Stack) -> 
 
     normed = Scales.of(config, stack).normed
     return SkipsAndNorms(
-        skip=skip_scales(config, params, stack),
+        skip=_skip_scales(config, params, stack),
         normed=jnp.full(at.sublayers, row.post_norm) if normed is None else normed.reshape(-1),
         scale=post_norms("scale", 1.0),
         bias=post_norms("bias", 0.0),
@@ -107,3 +90,50 @@ def post_norm(
     deviation = jnp.sqrt(jnp.mean(jnp.square(whole), axis=-1, keepdims=True) + config.norm_epsilon)
     after = parts * (sublayer.scale[None, None, None] / deviation)
     return jnp.where(sublayer.normed, after, before)
+
+
+def profile(
+    model: Model, params: Params, batch: Batch, key: Key[Array, ""]
+) -> dict[Stack, list[dict[str, Any]]]:
+    """What Admin's profiling measured, for every sublayer of the stacks that it fills in.
+
+    Args:
+      params, batch, key: the initial parameters, and what `initialise` drew them from.
+
+    Returns:
+      For each stack one row a sublayer: its number "sublayer" and its "layer", both from 1, its
+      "kind", "omega", "shortcut_variance" and "branch_variance". The next omega is the root of the
+      sum of the two variances.
+    """
+    config = model.config
+    names = ("omega", "shortcut_variance", "branch_variance")
+    _, dropout = jax.random.split(key)
+
+    def measure(params: Params, batch: Batch) -> dict[Stack, dict[str, Float[Array, "n"]]]:
+        measured = {}
+        for stack, activations in observed.observe(model, params, batch, dropout)[1].items():
+            if scheme(config, stack).profiled:
+                skip = _skip_scales(config, params, stack)
+                shortcut = variances(skip[:, None, None] * activations.inputs, activations.real)
+                values = jnp.mean(skip, axis=-1), shortcut, observed.branch_variance(activations)
+                measured[stack] = dict(zip(names, values, strict=True))
+        return jax.tree.map(constrain, measured)
+
+    return {
+        stack: [
+            {"sublayer": number + 1, "layer": layer + 1, "kind": kind}
+            | {name: float(values[name][number]) for name in names}
+            for number, (layer, kind) in enumerate(observed.sublayers(config, stack))
+        ]
+        for stack, values in jax.device_get(jax.jit(measure)(params, batch)).items()
+    }
+
+
+def _skip_scales(config: TransformerConfig, params: Params, stack: Stack) -> Float[Array, "n D"]:
+    """The skip scale s of each sublayer, such as Admin's omega; 1 where the scheme has none."""
+    size = depth(config, stack).sublayers, config.d_model
+    if scheme(config, stack).trained_skip:
+        return in_order(config, stack, params, "shortcut", "omega")
+    fixed = Scales.of(config, stack).skip
+    skip = jnp.ones(size[:1]) if fixed is None else fixed.reshape(-1)
+    return jnp.broadcast_to(skip[:, None], size)

@@ -248,3 +248,12 @@ PROBES: dict[str, Measure] = {
     # 1812.06162)
     "noise": lambda step: losses.noise(step.model, step.loss, step.before, step.batch),
 }
+
+
+def diagnose(step: Step) -> dict[str, Float[Array, "*n"]]:
+    """All of `DIAGNOSTICS`, by "PLACE/NAME"."""
+    return {
+        "/".join(filter(None, (place, name))): value
+        for name, measure in DIAGNOSTICS.items()
+        for place, value in measure(step).items()
+    }

@@ -7,8 +7,7 @@ import jax
 
 from transformer_jax.data.dataset import Split
 from transformer_jax.devices.mesh import constrain
-from transformer_jax.inspection.diagnostics import diagnose
-from transformer_jax.inspection.measures import PROBES, Measure, Step
+from transformer_jax.inspection.measures import PROBES, Measure, Step, diagnose
 from transformer_jax.inspection.sharpness import make_sharpness
 from transformer_jax.models.family import Batch, Params
 from transformer_jax.run import Run

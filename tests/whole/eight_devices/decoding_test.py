@@ -16,7 +16,7 @@ from transformer_jax.evaluation import trained
 from transformer_jax.evaluation.decoder import Decoder, DecodeSettings
 from transformer_jax.evaluation.generate import generate
 from transformer_jax.inspection import probes
-from transformer_jax.inspection.diagnostics import diagnose
+from transformer_jax.inspection.measures import diagnose
 from transformer_jax.training import state as train_state
 from transformer_jax.training.probe import Observation
 
