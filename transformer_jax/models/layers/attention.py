@@ -236,8 +236,8 @@ class Attention(nn.Module):
         """Attends from x to the source, x itself or another. Softmax in float32.
 
         Args:
-          mask: True where a query sees a key; or the segments that this follows from, for a kernel
-            that reads these. Such a kernel shows nothing to diagnostics.
+          mask: True where a query sees a key; or the segments that this follows from. A kernel that
+            reads these shows nothing to diagnostics.
           rotation: of queries and keys, where positions are rotary.
           bias: what is added to the scores, or what it follows from, where positions are relative.
           offsets: where positions are added here, and not to what enters the stack.
@@ -247,8 +247,10 @@ class Attention(nn.Module):
         weights = functools.partial(self._weights, bias=bias, deterministic=deterministic)
         keys, values = map(self._for_queries, keys_values)
         observe(self, values=values)
-        attend = KERNELS[self.config.attention_kernel].attend
-        heads = attend(queries, keys, values, mask, weights, self.config.attention_softcap)
+        kernel = KERNELS[self.config.attention_kernel]
+        if isinstance(mask, Segments) and not kernel.reads_segments:
+            mask = mask.pairs()
+        heads = kernel.attend(queries, keys, values, mask, weights, self.config.attention_softcap)
         return self._outputs(constrain(heads, "batch", "length", "heads"), x)
 
     def cached(

@@ -12,7 +12,7 @@ MASKED = -1e30
 
 @struct.dataclass
 class Segments:
-    """What a mask follows from, for a kernel that never holds the mask of all pairs.
+    """What a mask follows from, for kernels that hold none, and for layers whose masks differ.
 
     queries, keys: the example that each token belongs to (0 is padding). causal: whether a query
     sees no key that stands after it; of more keys than queries, the last ones stand beside these.
@@ -39,21 +39,6 @@ class Segments:
     def of_layer(self, windowed: Bool[Array, ""]) -> "Segments":
         """Those of a layer that has the window or, as a number on the device says, has it not."""
         return dataclasses.replace(self, windowed=windowed)
-
-
-@struct.dataclass
-class LayerMasks:
-    """The masks of layers of which some have a window, so that one of all pairs serves them all.
-
-    whole: that of a layer without. near: as `near_mask`.
-    """
-
-    whole: Bool[Array, "B T S"]
-    near: Bool[Array, "T S"]
-
-    def of_layer(self, windowed: Bool[Array, ""]) -> Bool[Array, "B T S"]:
-        """That of a layer that has the window, or has it not."""
-        return self.whole & (self.near | ~windowed)[None]
 
 
 def segment_mask(

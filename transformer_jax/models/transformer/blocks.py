@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.layers.attention import Attention, Offsets, Slots
 from transformer_jax.models.layers.feed_forward import FeedForward
-from transformer_jax.models.layers.masks import LayerMasks, Segments
+from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.positions import POSITIONS, Rotation
 from transformer_jax.models.layers.product import product
 from transformer_jax.models.transformer.config import (
@@ -38,7 +38,7 @@ class WholeRows:
     sees (B, T, S), and the offsets of cross-attention, for a decoder that has an encoder.
     """
 
-    mask: Bool[Array, "#B T T"] | Segments | LayerMasks
+    mask: Bool[Array, "#B T T"] | Segments
     rotation: Rotation | None
     bias: Any
     offsets: Offsets | None

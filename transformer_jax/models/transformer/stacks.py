@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.models.family import Params
 from transformer_jax.models.layers.attention import Offsets, Slots
 from transformer_jax.models.layers.kernels import KERNELS
-from transformer_jax.models.layers.masks import LayerMasks, Segments, near_mask
+from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.positions import POSITIONS, Positions, Rotation
 from transformer_jax.models.layers.product import kernel_first
@@ -174,15 +174,12 @@ class Layers:
 
     def _own_mask(
         self, queries: Int[Array, "B T"], keys: Int[Array, "B S"]
-    ) -> Bool[Array, "B T S"] | Segments | LayerMasks:
-        """The same of self-attention, in layers of all kinds."""
+    ) -> Bool[Array, "B T S"] | Segments:
+        """The same of self-attention; of the segments, where layers make masks of several kinds."""
         causal, windows = self.stack == "decoder" and self.ordered, self.pattern.windows
         window = self.config.window if True in windows else None
-        if len(windows) == 1 or KERNELS[self.config.attention_kernel].reads_segments:
-            return self._mask(Segments(queries, keys, causal, window))
-        assert window is not None  # the config is checked
-        near = near_mask(queries.shape[1], keys.shape[1], window)
-        return LayerMasks(Segments(queries, keys, causal).pairs(), near)
+        segments = Segments(queries, keys, causal, window)
+        return self._mask(segments) if len(windows) == 1 else segments
 
     def _masks(
         self, place: Place, rows: int, count: int, slots: int
