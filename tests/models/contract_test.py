@@ -13,9 +13,6 @@ from tests.models import tiny
 from tests.models.tiny import assert_close
 from transformer_jax.evaluation import search
 from transformer_jax.models import FAMILIES
-from transformer_jax.models.layers.attention import Attention
-from transformer_jax.models.layers.kernels import KERNELS
-from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.layers.settings import ARCHITECTURES
 from transformer_jax.models.recurrent.config import RecurrentConfig
@@ -98,41 +95,6 @@ def test_a_full_beam_finds_what_brute_force_does(name):
         assert_close(beams.finished_scores[row], np.array(scores)[best])
         beam = [tuple(ids[: ids.index(1) + 1]) for ids in beams.finished_tokens[row].tolist()]
         assert beam == [sequences[number] for number in best]
-
-
-# Kernels
-
-
-def _runs_here(row):
-    return row.platforms is None or jax.default_backend() in row.platforms
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("kernel", [name for name, row in KERNELS.items() if _runs_here(row)])
-def test_a_kernel_equals_the_plain_formula(kernel, causal):
-    """Outputs at every real token, for the kernels that run on the devices at hand."""
-    row = KERNELS[kernel]
-    generator = np.random.default_rng(0)
-    x = jnp.asarray(generator.normal(size=(2, 9, 16)), jnp.float32)
-    ids = jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 0, 0], [1, 1, 2, 2, 2, 3, 3, 3, 3]])
-    segments = Segments(ids, ids, causal)
-    mask = segments if row.reads_segments else segments.pairs()
-    dtype = (row.dtypes or ["float32"])[0]
-    module = Attention(tiny.config(attention_kernel=kernel, dtype=dtype))
-
-    def attend(module, x):
-        return module(x, x, mask, deterministic=True)
-
-    init = jax.jit(functools.partial(module.init, method=attend))
-    variables = tiny.nn.unbox(init(jax.random.key(0), x))
-    outputs = np.asarray(jax.jit(functools.partial(module.apply, method=attend))(variables, x))
-    w = jax.tree.map(np.asarray, variables["params"])
-    # Biases start at 0.
-    q, k, v = (np.einsum("BTD,DHK->BTHK", x, w[name]) for name in ("query", "key", "value"))
-    heads = jax.nn.dot_product_attention(q, k, v, mask=segments.pairs()[:, None])
-    expected = np.einsum("BTHK,HKD->BTD", heads, w["output"])
-    rounding = 2e-2 if dtype == "bfloat16" else 1e-5
-    np.testing.assert_allclose(outputs[ids > 0], expected[ids > 0], rtol=1e-4, atol=rounding)
 
 
 # Positions
