@@ -97,9 +97,6 @@ def test_a_full_beam_finds_what_brute_force_does(name):
         assert beam == [sequences[number] for number in best]
 
 
-# Positions
-
-
 @pytest.mark.parametrize("kind", POSITIONS)
 def test_positions_refuse_the_odd_sizes_that_they_cannot_split(kind):
     for size in ("d_model", "head_dim"):
