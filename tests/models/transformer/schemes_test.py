@@ -58,8 +58,7 @@ def test_every_field_shows_in_the_equation_but_those_that_draw():
 
 
 @pytest.mark.parametrize(
-    ("sublayers", "omega"),
-    [(12, 2.017), (36, 3.041), (120, 4.922), (300, 7.193)],
+    ("sublayers", "omega"), [(12, 2.017), (36, 3.041), (120, 4.922), (300, 7.193)]
 )
 def test_admin_constant_has_the_published_values(sublayers, omega):
     """By the number of residual sublayers of a stack: 2 a layer, 3 in a decoder that looks at an
