@@ -11,7 +11,6 @@ import pytest
 from tests.defaults import loss_settings
 from tests.models import reference, tiny
 from transformer_jax.models.family import with_memory
-from transformer_jax.models.transformer import initialisation
 from transformer_jax.training import detection
 from transformer_jax.training.losses import Loss
 
@@ -54,44 +53,6 @@ def test_boxes_equal_those_of_a_slow_forward_pass(config):
             close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
             close(outputs.logits[layer, image], logits)
             close(outputs.boxes[layer, image], boxes)
-
-
-def test_a_slow_pass_whose_values_have_positions_differs(monkeypatch):
-    """So the comparison tells where positions are added."""
-    config = tiny.config("pre_ln", **SIZES, positions_in="attention")
-    params = tiny.random_parameters(config, deviation=0.2)
-    attention = reference._attention
-
-    def on_values(weights, queries, keys, *others, offsets=(0.0, 0.0), **more):
-        *others, last = others if len(others) > 5 else (*others, offsets)
-        return attention(weights, queries + last[0], keys + last[1], *others, **more)
-
-    monkeypatch.setattr(reference, "_attention", on_values)
-    outputs = tell(config)(params, tiny.read_by(config, batch()))
-    ((logits, _), *_), *_ = reference.tell(params, batch(), config)
-    assert np.abs(outputs.logits[0, 0] - logits).max() > 0.01
-
-
-def test_queries_are_told_in_no_order():
-    config = tiny.config("post_ln", **SIZES, positions_in="attention")
-    params, order = tiny.random_parameters(config), np.array([3, 0, 4, 2, 1])
-    outputs = tell(config)(params, tiny.read_by(config, batch()))
-    queries = {"queries": {"table": params["queries"]["table"][order]}}
-    moved = tell(config)(params | queries, tiny.read_by(config, batch()))
-    jax.tree.map(lambda a, b: tiny.assert_close(a[:, :, order], b), outputs, moved)
-
-
-def test_omega_starts_from_1_where_the_stream_is_zero():
-    """The first self-attention of the decoder adds nothing to zeros, and has no variance."""
-    config = tiny.config("admin", **SIZES, positions_in="attention")
-    draw = functools.partial(initialisation.initialise, tiny.model(config))
-    params = tiny.nn.unbox(jax.jit(draw)(jax.random.key(0), tiny.read_by(config, batch())))
-    expected = reference.admin_omegas(params, batch(), config)
-    for stack, sublayers in tiny.stacks(config).items():
-        for name in sublayers:
-            omega = params[stack][f"{name}_residual"]["shortcut"]["omega"]
-            np.testing.assert_allclose(omega[:, 0], expected[stack][name], rtol=1e-5, err_msg=name)
-    assert np.all(params["decoder"]["cross_attention_residual"]["shortcut"]["omega"][0] == 1)
 
 
 def trained_on():

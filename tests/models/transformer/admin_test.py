@@ -17,6 +17,8 @@ from transformer_jax.models.transformer import initialisation
         dict(num_encoder_layers=2, num_decoder_layers=3),
         dict(architecture="decoder_only", positions="rotary", norm="rms_norm", activation="swiglu"),
         dict(architecture="encoder_only", positions="learned", embedding_norm=True),
+        # Its decoder starts from zeros, to which the first self-attention adds nothing.
+        dict(architecture="encoder_set", num_encoder_layers=1, positions_in="attention"),
     ],
 )
 def test_omega_follows_its_recursion(variant):
@@ -25,8 +27,11 @@ def test_omega_follows_its_recursion(variant):
     example by example: so packing and padding do not count."""
     config = tiny.config(residual="admin", **variant)
     draw = functools.partial(initialisation.initialise, tiny.model(config))
-    params = tiny.nn.unbox(jax.jit(draw)(jax.random.key(0), tiny.packed_batch()))
-    expected = reference.admin_omegas(params, tiny.packed_batch(), config)
+    batch = tiny.packed_batch()
+    if config.architecture == "encoder_set":  # each image has a row of its own
+        batch = tiny.pack([[pair] for pair in tiny.sentences((4, 1), (9, 3), (6, 2))])
+    params = tiny.nn.unbox(jax.jit(draw)(jax.random.key(0), tiny.read_by(config, batch)))
+    expected = reference.admin_omegas(params, batch, config)
     for stack, sublayers in tiny.stacks(config).items():
         for name in sublayers:
             omega = params[stack][f"{name}_residual"]["shortcut"]["omega"]
