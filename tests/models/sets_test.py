@@ -30,12 +30,6 @@ def batch():
     return tiny.pack([[pair] for pair in tiny.sentences((4, 1), (9, 3), (6, 2))])
 
 
-@functools.cache
-def tell(config):
-    model = tiny.model(config)
-    return jax.jit(lambda params, batch: model.apply({"params": params}, batch, deterministic=True))
-
-
 def cases():
     wheres = itertools.cycle(WHERE)
     return [(tiny.config(residual, **SIZES, **next(wheres)),) for residual in tiny.SCHEMES]
@@ -45,7 +39,8 @@ def cases():
 def test_boxes_equal_those_of_a_slow_forward_pass(config):
     """Of every layer; images of the batch do not see each other, nor padding."""
     params = tiny.random_parameters(config, deviation=0.2)
-    outputs = tell(config)(params, tiny.read_by(config, batch()))
+    apply = jax.jit(functools.partial(tiny.model(config).apply, deterministic=True))
+    outputs = apply({"params": params}, tiny.read_by(config, batch()))
     expected = reference.tell(params, batch(), config)
     assert outputs.logits.shape == (2, 3, config.num_queries, config.num_labels + 1)
     for layer, images in enumerate(expected):
