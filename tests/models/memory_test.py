@@ -40,15 +40,13 @@ def segments_of(rows, length=LENGTH):
         streams.append((np.concatenate(row), positions))
     longest = -(-max(len(tokens) for tokens, _ in streams) // length) * length
     for start in range(0, longest, length):
-        batch = {name: np.zeros((len(rows), length), np.int32) for name in ("t", "s", "p")}
+        ids, segments, places = np.zeros((3, len(rows), length), np.int32)
         for number, (tokens, positions) in enumerate(streams):
-            span = slice(start, start + length)
-            count = len(tokens[span])
-            place = positions[span]
-            batch["t"][number, :count], batch["p"][number, :count] = tokens[span], place
-            batch["s"][number, :count] = np.cumsum(place == 0) + (place[:1] > 0)
-        names = {"t": "targets", "s": "targets_segment_ids", "p": "targets_positions"}
-        yield {names[name]: values for name, values in batch.items()}
+            place = positions[start : start + length]
+            ids[number, : len(place)] = tokens[start : start + length]
+            segments[number, : len(place)] = np.cumsum(place == 0) + (place[:1] > 0)
+            places[number, : len(place)] = place
+        yield {"targets": ids, "targets_segment_ids": segments, "targets_positions": places}
 
 
 def nothing(config, rows, length=None):
