@@ -13,7 +13,7 @@ from tests.models import tiny
 from transformer_jax.data.read import images
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.layers import positions
-from transformer_jax.models.layers.stems import STEMS, Canvas, PatchEmbedding
+from transformer_jax.models.layers.stems import STEMS, PatchEmbedding
 
 RNG = np.random.default_rng(0)
 GRID, SIDE = (3, 4), 4  # rows and columns of patches of the largest image, pixels of a patch
@@ -144,16 +144,6 @@ def test_a_resnet_that_does_not_make_a_vector_of_each_patch_is_refused(changes):
     args = np.zeros((1, 12, side**2 * 3), "f4"), np.zeros((1, 12, 4), "i4"), np.ones((1, 12), bool)
     with pytest.raises(ValueError, match="stages, which make a vector of 4x4 pixels"):
         jax.eval_shape(STEMS["resnet"].module(settings).init, jax.random.key(0), *args)
-
-
-def test_a_canvas_gives_back_what_was_laid_on_it():
-    batch, _ = batch_of([(3, 4), (1, 2)])
-    real = batch["grid"][..., 2] > 0
-    canvas = Canvas(GRID, jnp.asarray(batch["grid"]), jnp.asarray(real))
-    x = np.where(real[..., None], RNG.normal(size=(2, 16, 5)), 0).astype(np.float32)
-    image = canvas.image(jnp.asarray(x), 1)
-    assert image.shape == (2, *GRID, 5) and not np.any(image[1, 1:])
-    np.testing.assert_array_equal(canvas.patches(image), x)
 
 
 @pytest.mark.parametrize("stem", STEMS)
