@@ -33,10 +33,10 @@ OTHERS = (
 OF_ATTENTION = (
     dict(attention_score="additive", positions="rotary", attention_bias="inward")
     | dict(rotary_fraction=0.5, rotary_scaling=("linear", "factor=3"))
-    | dict(attention_weights="sink", attention_gate="head"),
+    | dict(attention_weights="sink", attention_gate="head", num_heads=4, num_kv_heads=2),
     dict(positions="distance", attention_weights="off_by_one"),
-    dict(positions="relative_by_layer", num_kv_heads=1, layer_pattern=("window", "full"), window=3)
-    | dict(attention_weights="sigmoid", attention_gate="entry"),
+    dict(positions="relative_by_layer", layer_pattern=("window", "full"), window=3)
+    | dict(attention_weights="sigmoid", attention_gate="entry", num_heads=4, num_kv_heads=2),
     dict(
         positions="learned", qk_norm=True, qk_norm_over="heads", layer_pattern=("window",), window=2
     )

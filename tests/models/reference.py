@@ -539,7 +539,9 @@ def _attention(
 
     def inward(x, name):
         bias = weights.get(f"{name}_bias", zeros)
-        x = np.stack([x @ weights[name][:, h] + bias[h] for h in range(num_heads)], axis=1)
+        count = num_heads if name == "query" else config.num_kv_heads or num_heads
+        served = [h * count // num_heads for h in range(num_heads)]  # adjacent ones share a key
+        x = np.stack([x @ weights[name][:, h] + bias[h] for h in served], axis=1)
         if f"{name}_norm" not in weights and (name == "value" or not config.qk_norm):
             return x
         shape = (len(x), -1) if config.qk_norm_over == "heads" else (-1, head_dim)

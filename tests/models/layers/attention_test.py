@@ -1,7 +1,6 @@
-"""What queries share keys and values, how an additive score and gates start, and the weights.
+"""How an additive score and gates start, and the weights.
 
-What attention computes is compared with NumPy in transformer/shapes_test and with the library in
-contract_test.
+What attention computes is compared with NumPy in transformer/shapes_test.
 """
 
 import functools
@@ -22,43 +21,6 @@ from transformer_jax.models.layers.masks import MASKED
 B, T, S = 2, 5, 7
 
 
-@pytest.mark.parametrize("score", ["scaled_dot_product", "additive"])
-def test_adjacent_queries_share_a_key_and_a_value(score):
-    """Four heads of two keys and values are four of their own, two and two the same: at once, and
-    from a cache."""
-    generator = np.random.default_rng(0)
-    x, y = (jnp.asarray(generator.normal(size=(B, n, 16)), jnp.float32) for n in (T, S))
-    mask = jnp.asarray(generator.random((B, T, S)) < 0.5).at[:, :, 0].set(True)
-
-    def attend(module):
-        return module(x, y, mask, deterministic=True)
-
-    def cached(module):
-        return module.cached(x, module.slots(y), mask)
-
-    multi_head, grouped = (
-        Attention(tiny.config(num_heads=4, head_dim=4, num_kv_heads=count, attention_score=score))
-        for count in (None, 2)
-    )
-    variables = jax.eval_shape(lambda: grouped.init(jax.random.key(0), method=attend))
-    params = jax.tree.map(
-        lambda leaf: jnp.asarray(generator.normal(0, 0.5, leaf.shape), jnp.float32),
-        nn.unbox(variables)["params"],
-    )
-    assert params["key"].shape == (16, 2, 4) and params["value_bias"].shape == (2, 4)
-    repeated = params | {
-        name: jnp.repeat(params[name], 2, axis=axis)
-        for name, axis in (("key", 1), ("value", 1), ("value_bias", 0))
-    }
-    expected, *others = (
-        np.asarray(module.apply({"params": w}, method=method))
-        for module, w in ((multi_head, repeated), (grouped, params))
-        for method in (attend, cached)
-    )
-    for output in others:
-        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_the_additive_vector_is_drawn_as_a_kernel_of_one_output_for_each_head():
     """Xavier's variance 2 / (K + 1), however many heads there are."""
     heads, size = 32, 64
@@ -70,33 +32,14 @@ def test_the_additive_vector_is_drawn_as_a_kernel_of_one_output_for_each_head():
     np.testing.assert_allclose(np.var(draw), 2 / (size + 1), rtol=4 * deviation)
 
 
-def _logits():
-    """Of heads whose first query sees nothing, and others some of their keys."""
-    generator = np.random.default_rng(0)
-    logits = generator.normal(0, 3, (B, 2, T, S)).astype(np.float32)
-    mask = (generator.random((B, 1, T, S)) < 0.6) & (np.arange(T) > 0)[:, None]
-    return jnp.where(mask, logits, MASKED), mask
-
-
-def test_a_sink_of_minus_infinity_is_a_softmax_and_one_of_0_is_off_by_one():
-    logits, _ = _logits()
-    softmax, sink, off_by_one = (
-        ATTENTION_WEIGHTS[name] for name in ("softmax", "sink", "off_by_one")
-    )
-    plain = softmax(logits)
-    np.testing.assert_array_equal(plain, jax.nn.softmax(logits))
-    np.testing.assert_array_equal(sink(logits, jnp.full(2, -np.inf))[:, :, 1:], plain[:, :, 1:])
-    np.testing.assert_array_equal(sink(logits, jnp.zeros(2)), off_by_one(logits))
-    # An added logit is one of each head's.
-    weights = sink(logits, jnp.array([-np.inf, 0.0]))
-    np.testing.assert_array_equal(weights[:, 0, 1:], plain[:, 0, 1:])
-    np.testing.assert_array_equal(weights[:, 1], off_by_one(logits)[:, 1])
-
-
 @pytest.mark.parametrize("name", ATTENTION_WEIGHTS)
 def test_what_is_not_seen_has_no_weight_and_changes_none(name):
     """Neither by its score nor by how much of it there is; rows that see nothing stay finite."""
-    logits, mask = _logits()
+    # Of heads whose first query sees nothing, and others some of their keys
+    generator = np.random.default_rng(0)
+    scores = generator.normal(0, 3, (B, 2, T, S)).astype(np.float32)
+    mask = (generator.random((B, 1, T, S)) < 0.6) & (np.arange(T) > 0)[:, None]
+    logits = jnp.where(mask, scores, MASKED)
     weigh = functools.partial(ATTENTION_WEIGHTS[name], sink=jnp.ones(2))
     weights = np.asarray(weigh(logits))
     assert np.all(np.isfinite(weights)) and np.all(weights >= 0)

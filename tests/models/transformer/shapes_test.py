@@ -23,7 +23,7 @@ OTHER_CHOICES = (
     ),
     dict(
         attention_score="additive", qk_norm=True, depth_exponent=0.5,
-        attention_weights="off_by_one",
+        attention_weights="off_by_one", num_heads=4, num_kv_heads=2,
     ),
     dict(
         positions="rotary", rotary_fraction=0.5, rotary_scaling=("linear", "factor=3"),
@@ -36,7 +36,7 @@ OTHER_CHOICES = (
         norm="rms_norm", num_heads=3, head_dim=10, num_encoder_layers=1, num_decoder_layers=3,
         activation="swiglu", embedding_norm=True,
     ),
-    dict(norm="dyt", qk_norm=True),
+    dict(norm="dyt", qk_norm=True, num_heads=4, num_kv_heads=2),
     dict(norm="derf", embedding_norm=True, tied_embeddings="none"),
 )  # fmt: skip
 
