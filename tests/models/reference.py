@@ -8,9 +8,11 @@ size.
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 # (stack, layer, sublayer, inputs and branches of all tokens) -> Admin's factor on the inputs
@@ -73,14 +75,11 @@ def tell(
         offsets = [table] * len(encoded), places
     layers = []
     for number in range(1, config.num_decoder_layers + 1):
-        shallow = params | {"decoder": _first(params["decoder"], number)}
+        first = jax.tree.map(operator.itemgetter(slice(number)), params["decoder"])
+        shallow = params | {"decoder": first}
         hidden = _stack("decoder", shallow, x, config, shortcut, False, encoded, offsets=offsets)
         layers.append([_box_head(params["box_head"], h) for h in hidden])
     return layers
-
-
-def _first(tree: dict, layers: int) -> dict:
-    return {k: _first(v, layers) if isinstance(v, dict) else v[:layers] for k, v in tree.items()}
 
 
 def _box_head(weights: dict, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -124,18 +123,12 @@ def admin_omegas(params: dict, batch: dict, config) -> dict[str, dict[str, np.nd
 
 
 def _float64(tree: dict) -> dict:
-    return {
-        k: _float64(v) if isinstance(v, dict) else np.asarray(v, np.float64)
-        for k, v in tree.items()
-    }
-
-
-def _layer(tree: dict, layer: int) -> dict:
-    return {k: _layer(v, layer) if isinstance(v, dict) else v[layer] for k, v in tree.items()}
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
 
 
 def _layers(stack: dict) -> list[dict]:
-    return [_layer(stack, layer) for layer in range(len(stack["feed_forward"]["up"]))]
+    numbers = range(len(stack["feed_forward"]["up"]))
+    return [jax.tree.map(operator.itemgetter(number), stack) for number in numbers]
 
 
 def _encode(params, side, batch, config, shortcut):
@@ -345,22 +338,8 @@ SUBLAYERS = {
     "hybrid_norm": hybrid_norm,
     "x0": x0,
 }
-FINAL_NORM = (
-    "parallel",
-    "branch_ln",
-    "pre_ln_first_bare",
-    "pre_ln",
-    "gpt2",
-    "sandwich",
-    "peri_ln",
-    "sub_ln",
-    "layer_scale",
-    "depth_scaled",
-    "ln_scaling",
-    "mix_ln",
-    "hybrid_norm",
-    "x0",
-)
+FINAL_NORM = """parallel branch_ln pre_ln_first_bare pre_ln gpt2 sandwich peri_ln sub_ln layer_scale
+depth_scaled ln_scaling mix_ln hybrid_norm x0""".split()
 
 
 def _trained_shortcut(params: dict, config) -> Shortcut:
