@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models import tiny
+from tests.models import reference, tiny
 
 torch = pytest.importorskip("torch")
 
@@ -17,36 +17,22 @@ ATTENTION_NAMES = {"self_attention": "self_attn", "cross_attention": "multihead_
 
 
 def torch_transformer(config):
-    """nn.Transformer without dropout.
-
-    By itself it ends both stacks with a norm, which Post-LN does not have, and so the
-    stacks are handed to it.
-    """
-    nn = torch.nn
+    """nn.Transformer without dropout, and without the final norms that Post-LN does not have."""
     pre_ln = config.encoder_residual == "pre_ln"
-    sizes = dict(
-        d_model=config.d_model,
-        nhead=config.num_heads,
-        dim_feedforward=config.d_ff,
+    modules = torch.nn.Transformer(
+        config.d_model,
+        config.num_heads,
+        config.num_encoder_layers,
+        config.num_decoder_layers,
+        config.d_ff,
         dropout=0.0,
         activation=config.activation,
         batch_first=True,
         norm_first=pre_ln,
     )
-
-    def final_norm():
-        return nn.LayerNorm(config.d_model) if pre_ln else None
-
-    encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(**sizes),
-        config.num_encoder_layers,
-        final_norm(),
-        enable_nested_tensor=False,
-    )
-    decoder = nn.TransformerDecoder(
-        nn.TransformerDecoderLayer(**sizes), config.num_decoder_layers, final_norm()
-    )
-    return nn.Transformer(**sizes, custom_encoder=encoder, custom_decoder=decoder)
+    if not pre_ln:
+        modules.encoder.norm = modules.decoder.norm = None
+    return modules
 
 
 def to_torch(params, config) -> dict[str, np.ndarray]:
@@ -90,7 +76,8 @@ def torch_logits(config, modules, table, batch):
     """Logits of every token by PyTorch, from the rows of the token table."""
 
     def embed(ids):
-        return table[ids] * math.sqrt(config.d_model) + sinusoid(ids.shape[1], config.d_model)
+        places = torch.tensor(reference.sinusoid(ids.shape[1], config.d_model)).float()
+        return table[ids] * math.sqrt(config.d_model) + places
 
     tokens = {name: torch.tensor(batch[name]).long() for name in ("inputs", "targets")}
     padding = {name: torch.tensor(batch[f"{name}_segment_ids"] == 0) for name in tokens}
@@ -109,13 +96,7 @@ def torch_logits(config, modules, table, batch):
     return outputs @ table.T
 
 
-def sinusoid(length, d_model):
-    angles = torch.arange(length)[:, None] * torch.exp(
-        -math.log(10000.0) * torch.arange(0, d_model, 2) / d_model
-    )
-    return torch.stack([angles.sin(), angles.cos()], -1).reshape(length, d_model)
-
-
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 @pytest.mark.parametrize(("residual", "activation"), [("post_ln", "relu"), ("pre_ln", "gelu")])
 def test_logits_and_gradients_equal_pytorch(residual, activation):
     config = tiny.config(residual=residual, activation=activation)
