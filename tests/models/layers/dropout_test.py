@@ -26,9 +26,8 @@ def within(observed, expected, count, deviations=5):
     return abs(observed - expected) < deviations * (expected * (1 - expected) / count) ** 0.5
 
 
-def drop(x, rate, seed=0, deterministic=False):
-    rngs = {"dropout": jax.random.key(seed)}
-    y = Dropout(rate).apply({}, x, deterministic=deterministic, rngs=rngs)
+def drop(x, rate):
+    y = Dropout(rate).apply({}, x, deterministic=False, rngs={"dropout": jax.random.key(0)})
     assert isinstance(y, jax.Array)
     return y
 
@@ -66,11 +65,8 @@ def test_nothing_as_large_as_the_input_is_kept_for_the_backward_pass():
     assert max(np.size(leaf) for leaf in jax.tree.leaves(pullback)) <= 2 * len(x)
 
 
-def test_dtype_and_key():
-    x = jnp.ones((8, 33), jnp.bfloat16)
-    assert drop(x, 0.5).dtype == jnp.bfloat16
-    assert np.array_equal(drop(x, 0.5), drop(x, 0.5))
-    assert not np.array_equal(drop(x, 0.5), drop(x, 0.5, seed=1))
+def test_the_dtype_stays():
+    assert drop(jnp.ones((8, 33), jnp.bfloat16), 0.5).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -119,9 +115,9 @@ def silent():
     return config, params
 
 
-def stream(config, params, batch, seed=0):
+def stream(config, params, batch):
     """Channels 1 .. D - 1 of the residual stream (B, T, D - 1), where channel 0 is ANCHOR."""
-    logits = np.asarray(tiny.train_function(config)(params, batch, jax.random.key(seed)))
+    logits = np.asarray(tiny.train_function(config)(params, batch, jax.random.key(0)))
     return logits[..., 1 : config.d_model] / logits[..., :1] * ANCHOR
 
 
