@@ -12,6 +12,7 @@ LONGROPE = ("longrope", "short_factor=1,2", "original_max_position_embeddings=9"
 OF_ONE = ("longrope", "short_factor=1,2,3,4", "original_max_position_embeddings=1", "factor=2")
 BASE = dict(positions="rotary", window_rotary_base=5.0)
 WINDOWS = dict(layer_pattern=("window",), window=5)
+MUP = dict(parameterization="mup", base_width=8, tied_embeddings="none")
 CUDNN = dict(attention_kernel="cudnn", dtype="bfloat16")
 
 
@@ -20,6 +21,7 @@ CUDNN = dict(attention_kernel="cudnn", dtype="bfloat16")
     [
         (dict(parameterization="mup"), "'mup' needs model.base_width"),
         (dict(parameterization="completep", base_width=8), "'completep' needs model.base_depth"),
+        (MUP | dict(init="gpt2"), "init='gpt2' says itself .*'mup'.*'xavier'"),
         (
             dict(parameterization="ntk", base_width=8),
             "model.tied_embeddings='all' makes one: set it to 'inputs' or 'none'",
