@@ -27,7 +27,7 @@ WHERE = (
 
 def batch():
     """Images of tokens, one a row, of different lengths."""
-    return tiny.pack([[pair] for pair in tiny.sentences((4, 1), (9, 3), (6, 2))])
+    return tiny.pack([[pair] for pair in tiny.sentences((4, 1), (9, 3), (6, 2))], target_length=3)
 
 
 def cases():
@@ -50,16 +50,6 @@ def test_boxes_equal_those_of_a_slow_forward_pass(config):
             close(outputs.boxes[layer, image], boxes)
 
 
-def trained_on():
-    """Images of tokens with boxes, and a loss of them."""
-    images, rng = batch(), np.random.default_rng(0)
-    images["targets"] = images["targets"] % 2 + 1
-    images["boxes"] = rng.integers(20_000, 40_000, (3, tiny.TARGET_LENGTH, 4), dtype=np.int32)
-    loss = Loss(detection.set_loss, detection.totals, detection.means, loss_settings())
-    cut = {name: rows[:, :3] for name, rows in images.items() if name[:3] in ("tar", "box")}
-    return images | cut, loss
-
-
 @pytest.mark.parametrize("residual", EQUATIONS)
 @pytest.mark.long
 def test_schemes_train_from_zeros_on(residual, monkeypatch):
@@ -68,7 +58,12 @@ def test_schemes_train_from_zeros_on(residual, monkeypatch):
     queries = jnp.broadcast_to(jnp.arange(3)[None, None], (2, 3, 3))
     monkeypatch.setattr(detection, "match", lambda *args: queries)
     config = tiny.config(residual, **SIZES, positions_in="attention", num_labels=2)
-    model, (images, loss) = tiny.model(config), trained_on()
+    model, images = tiny.model(config), batch()
+    images["targets"] = images["targets"] % 2 + 1
+    rng = np.random.default_rng(0)
+    boxes = rng.integers(20_000, 40_000, (3, tiny.TARGET_LENGTH, 4), dtype=np.int32)
+    images["boxes"] = boxes[:, :3]
+    loss = Loss(detection.set_loss, detection.totals, detection.means, loss_settings())
     params = tiny.nn.unbox(tiny.init_function(config)(jax.random.key(0), images))
     for path, leaf in tiny.flat(params).items():
         assert not path.endswith("omega") or np.all(np.isfinite(leaf) & (leaf > 0)), path

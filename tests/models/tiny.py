@@ -24,9 +24,6 @@ assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-
 
 SCHEMES = tuple(schemes.SCHEMES)
 SIZES: dict[str, Any] = dict(
-    architecture="encoder_decoder",
-    encoder_residual="post_ln",
-    decoder_residual="post_ln",
     vocab_size=23,
     bos_id=2,
     num_encoder_layers=2,
