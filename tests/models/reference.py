@@ -165,14 +165,14 @@ def _stack(
             weights = w["self_attention"] | params.get(f"{stack}_bias", {}) | of_layer
             kind = config.layer_pattern[layer % len(config.layer_pattern)]
             return [
-                _attention(weights, h, h, config, causal, kind, inner, first_seen, (shift, shift))
+                _attention(weights, h, h, (shift, shift), config, causal, kind, inner, first_seen)
                 for h, shift in zip(x, own_offsets, strict=True)
             ]
 
         def look(x, w=w):
             offsets = zip(own_offsets, their_offsets, strict=True)
             rows = zip(x, encoded or [], offsets, strict=True)
-            return [_attention(w["cross_attention"], h, e, config, offsets=o) for h, e, o in rows]
+            return [_attention(w["cross_attention"], h, e, o, config) for h, e, o in rows]
 
         def feed_forward(x, w=w):
             return [_feed_forward(w["feed_forward"], h, config, inner) for h in x]
@@ -496,22 +496,14 @@ def attention_weights(scores: np.ndarray, config, sink: float) -> np.ndarray:
 
 
 def _attention(
-    weights,
-    queries,
-    keys,
-    config,
-    causal=False,
-    kind=None,
-    inner=False,
-    first_seen=None,
-    offsets=(0.0, 0.0),
+    weights, queries, keys, offsets, config, causal=False, kind=None, inner=False, first_seen=None
 ):
     """The weighted sums of values, head by head and query by query.
 
+    offsets: what is added to queries and keys, and not to values.
     kind: of self-attention, where rotary or relative positions, if that is what there is, have a
     part; None: it is cross-attention.
     inner: a norm over all heads' outputs before the last product. first_seen: as of `forward`.
-    offsets: what is added to queries and keys, and not to values.
     """
     num_heads, head_dim = weights["query"].shape[1:]
     heads, zeros = np.zeros((len(queries), num_heads, head_dim)), np.zeros(num_heads)

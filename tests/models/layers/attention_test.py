@@ -91,7 +91,6 @@ def test_the_mass_of_an_added_logit_is_shown():
     q, k = (np.einsum("BTD,DHK->BHTK", x, w[name]) for name in ("query", "key"))
     scores = q @ np.swapaxes(k, -1, -2) / 8**0.5
     column = np.broadcast_to(np.asarray(w["sink"])[:, None, None], (B, 2, T, 1))
-    exact = np.exp(np.concatenate([scores, column], -1))
-    exact = exact / exact.sum(-1, keepdims=True)
+    exact = jax.nn.softmax(np.concatenate([scores, column], -1))
     np.testing.assert_allclose(readings["weights"], exact[..., :-1], rtol=1e-4)
     np.testing.assert_allclose(1 - np.sum(readings["weights"], axis=-1), exact[..., -1], rtol=1e-4)
