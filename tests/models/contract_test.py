@@ -1,17 +1,8 @@
 """What every row of the models' tables has to keep: a new row is tested here by being there."""
 
-import dataclasses
-import functools
-import itertools
-
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from tests.models import tiny
-from tests.models.tiny import assert_close
-from transformer_jax.evaluation import search
 from transformer_jax.models import FAMILIES
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.layers.settings import ARCHITECTURES
@@ -44,57 +35,6 @@ def test_a_parameter_says_what_it_is(name):
         assert role.decay == (role.matrix is not None or path.endswith("/vector")), path
         assert role.stacked == ("layers" in boxes[path].names[:1]), path
         assert (role.axes, role.shape) == (boxes[path].names, boxes[path].value.shape), path
-
-
-def prompts(config, batch):
-    """The inputs of a batch; of a decoder alone a prompt of bos alone."""
-    inputs = {key: value for key, value in batch.items() if key.startswith("inputs")}
-    if config.architecture == "encoder_decoder":
-        return inputs
-    bos = np.full((len(batch["targets"]), 1), config.bos_id, np.int32)
-    return {"inputs": bos, "inputs_segment_ids": bos * 0 + 1, "inputs_positions": bos * 0}
-
-
-@pytest.mark.parametrize("name", ["transformer-decoder_only", "rnnsearch-encoder_decoder"])
-def test_a_full_beam_finds_what_brute_force_does(name):
-    """All sequences of at most three of five tokens but the worst, best first, by their scores.
-
-    With one model of each family: what any other decodes in a beam, `decoding_test` compares.
-    """
-    config = dataclasses.replace(CONFIGS[name], vocab_size=5)
-    params, sources = tiny.random_parameters(config), [np.array([3, 4, 1]), np.array([4, 4, 3, 1])]
-    call = functools.partial(tiny.model(config).apply, {"params": params})
-    inputs = tiny.pack([[(source, source)] for source in sources], 4, 4)
-
-    @jax.jit
-    def searched(inputs):
-        first, context, cache = call(inputs, 3, method="start")
-        beams = search.begin_beams(
-            first, cache, beam_size=20, num_results=20, length=3, limit=jnp.array([3, 3]), pad=0
-        )
-        step = functools.partial(call, context, method="step")
-        extend = functools.partial(search.extend_beams, step=step, length_penalty=0.6, ends=(1,))
-        return search.advance(beams, extend=extend, until=3)
-
-    beams = searched(prompts(config, inputs))
-    sequences = [
-        (*prefix, 1)
-        for length in range(3)
-        for prefix in itertools.product((0, 2, 3, 4), repeat=length)
-    ]
-    for row, source in enumerate(sources):
-        texts = [np.array(sequence) for sequence in sequences]
-        batch = tiny.pack([[(source, text)] for text in texts], 4, 3)
-        logits = tiny.apply_function(config)(params, batch)
-        log_probs = np.asarray(jax.nn.log_softmax(logits))
-        scores = [
-            sum(log_p[np.arange(len(text)), text]) / ((5 + len(text)) / 6) ** 0.6
-            for log_p, text in zip(log_probs, texts, strict=True)
-        ]
-        best = np.argsort(scores)[::-1][:20]
-        assert_close(beams.finished_scores[row], np.array(scores)[best])
-        beam = [tuple(ids[: ids.index(1) + 1]) for ids in beams.finished_tokens[row].tolist()]
-        assert beam == [sequences[number] for number in best]
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
