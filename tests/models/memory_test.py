@@ -136,17 +136,6 @@ def test_carried_states_give_what_one_long_row_gives(name):
 
 
 @each_model
-def test_documents_never_see_each_other(config):
-    """Another document before, in the row and in the memory, changes no bit of what follows."""
-    params = tiny.random_parameters(config)
-    short, last = documents(6, 9)
-    (other,) = documents(6, seed=3)
-    (logits, changed), _ = read(config, params, [[short, last], [other, last]])
-    np.testing.assert_array_equal(logits[6:], changed[6:])
-    assert np.abs(logits[:6] - changed[:6]).max() > 1e-2
-
-
-@each_model
 def test_no_gradient_enters_memory(config):
     """Neither by itself, nor by what it was made from: the gradient of a segment's loss is that
     with the memory as a constant. That memory matters is seen by the logits."""
