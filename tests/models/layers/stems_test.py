@@ -137,15 +137,6 @@ def test_a_resnet_is_its_convolutions_norms_and_shortcuts(stem):
     np.testing.assert_allclose(vectors, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("changes", [{"patch_size": 8}, {"resnet_depths": (0,)}])
-def test_a_resnet_that_does_not_make_a_vector_of_each_patch_is_refused(changes):
-    settings = config("resnet", **changes)
-    side = settings.patch_size
-    args = np.zeros((1, 12, side**2 * 3), "f4"), np.zeros((1, 12, 4), "i4"), np.ones((1, 12), bool)
-    with pytest.raises(ValueError, match="stages, which make a vector of 4x4 pixels"):
-        jax.eval_shape(STEMS["resnet"].module(settings).init, jax.random.key(0), *args)
-
-
 @pytest.mark.parametrize("stem", STEMS)
 def test_places_before_the_patches_have_vectors_of_their_own(stem):
     settings = config(stem, prefix_tokens=2)
@@ -155,17 +146,22 @@ def test_places_before_the_patches_have_vectors_of_their_own(stem):
     assert np.unique(vectors[0, 2:14], axis=0).shape == (12, settings.d_model)
 
 
-def test_a_convolution_that_cannot_halve_a_patch_is_refused():
+@pytest.mark.parametrize(
+    ("stem", "changes", "words"),
+    [
+        ("resnet", {"patch_size": 8}, "stages, which make a vector of 4x4 pixels"),
+        ("resnet", {"resnet_depths": (0,)}, "stages, which make a vector of 4x4 pixels"),
+        ("conv", {"patch_size": 6}, "model.stem='conv' halves model.patch_size="),
+        ("conv", {"d_model": 15, "head_dim": 4}, "model.stem='conv' halves model.patch_size="),
+    ],
+)
+def test_a_stem_that_does_not_make_a_vector_of_each_patch_is_refused(stem, changes, words):
     """Before anything is computed: its shapes are asked for alone."""
-    grid = np.zeros((1, 16, 4), np.int32)
-    for changes in ({"patch_size": 6}, {"d_model": 15, "head_dim": 4}):
-        settings = config("conv", positions="learned", **changes)
-        patches = np.zeros((1, 16, settings.patch_size**2 * 3), np.uint8)
-        module = PatchEmbedding(settings)
-        with pytest.raises(ValueError, match="model.stem='conv' halves model.patch_size="):
-            jax.eval_shape(
-                module.init, jax.random.key(0), patches, grid, grid[..., 0], grid[..., 0]
-            )
+    settings = config(stem, positions="learned", **changes)
+    patches = np.zeros((1, 16, settings.patch_size**2 * 3), np.uint8)
+    grid, ids = np.zeros((1, 16, 4), np.int32), np.zeros((1, 16), np.int32)
+    with pytest.raises(ValueError, match=words):
+        jax.eval_shape(PatchEmbedding(settings).init, jax.random.key(0), patches, grid, ids, ids)
 
 
 # Positions by rows and columns
