@@ -22,9 +22,6 @@ def test_no_two_kernels_share_a_draw():
             kernels += [np.sort(layer.ravel())[:4].tobytes() for layer in np.asarray(leaf)]
     assert len(kernels) == 2 * (6 + 10)
     assert len(set(kernels)) == len(kernels)
-    config = tiny.config(**tiny.SHAPES["masked_tokens"])
-    one, other = (tiny.initial_parameters(config, seed)["embedding"]["table"] for seed in (0, 4))
-    assert not np.array_equal(one, other)
 
 
 def common(a: dict, b: dict) -> set:
