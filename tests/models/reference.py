@@ -44,7 +44,6 @@ def forward(
     that a decoder's token sees in self-attention, by its place.
     """
     params = _float64(params)
-    shortcut = shortcut or _trained_shortcut(params, config)
     if config.architecture == "encoder_only":
         return [_head(params, x, config) for x in _encode(params, "", batch, config, shortcut)]
     encoded, side = None, ""
@@ -65,7 +64,6 @@ def tell(
     A layer's own come from a decoder that ends with it.
     """
     params = _float64(params)
-    shortcut = shortcut or _trained_shortcut(params, config)
     encoded = _encode(params, "source_", batch, config, shortcut)
     table, lengths = params["queries"]["table"], [len(x) for x in encoded]
     x, offsets = [table] * len(encoded), None
@@ -92,8 +90,7 @@ def _box_head(weights: dict, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def embed(params: dict, batch: dict, config) -> list[np.ndarray]:
     """The vector (D,) of every text, by an encoder-only model."""
     params = _float64(params)
-    encoded = _encode(params, "", batch, config, _trained_shortcut(params, config))
-    return [_pool(x, config) for x in encoded]
+    return [_pool(x, config) for x in _encode(params, "", batch, config)]
 
 
 def admin_omegas(params: dict, batch: dict, config) -> dict[str, dict[str, np.ndarray]]:
@@ -131,7 +128,7 @@ def _layers(stack: dict) -> list[dict]:
     return [jax.tree.map(operator.itemgetter(number), stack) for number in numbers]
 
 
-def _encode(params, side, batch, config, shortcut):
+def _encode(params, side, batch, config, shortcut=None):
     texts = by_example(batch, "inputs", batch["inputs"])
     x = [_embed(params, "encoder", side, ids, config) for ids in texts]
     offsets = None
@@ -212,7 +209,7 @@ class Sublayer:
     weights: dict
     below: np.ndarray
     bottom: np.ndarray
-    shortcut: Shortcut
+    shortcut: Shortcut | None
 
     @property
     def layers(self) -> int:
@@ -232,7 +229,11 @@ def pre_ln(at: Sublayer, x, f):
 
 def admin(at: Sublayer, x, f):
     branch = f(x)
-    return at.norm("post_norm", at.shortcut(at.stack, at.layer, at.kind, x, branch) * x + branch)
+    if at.shortcut is None:
+        omega = at.weights["shortcut"]["omega"]
+    else:
+        omega = at.shortcut(at.stack, at.layer, at.kind, x, branch)
+    return at.norm("post_norm", omega * x + branch)
 
 
 def deepnorm(at: Sublayer, x, f):
@@ -340,13 +341,6 @@ SUBLAYERS = {
 }
 FINAL_NORM = """parallel branch_ln pre_ln_first_bare pre_ln gpt2 sandwich peri_ln sub_ln layer_scale
 depth_scaled ln_scaling mix_ln hybrid_norm x0""".split()
-
-
-def _trained_shortcut(params: dict, config) -> Shortcut:
-    def factor(stack, layer, sublayer, inputs, branches):
-        return params[stack][f"{sublayer}_residual"]["shortcut"]["omega"][layer]
-
-    return factor
 
 
 # The parts

@@ -47,10 +47,9 @@ def test_what_is_not_seen_has_no_weight_and_changes_none(name):
     more = jnp.pad(logits, [(0, 0)] * 3 + [(0, 4)], constant_values=MASKED)
     np.testing.assert_allclose(weigh(more)[:, :, 1:, :S], weights[:, :, 1:], rtol=1e-6)
     # In two halves that belong together, as hypotheses of a beam
-    halves = jnp.moveaxis(jnp.pad(logits, [(0, 0)] * 3 + [(0, 1)], constant_values=MASKED), -1, 0)
-    halves = jnp.moveaxis(halves.reshape(2, -1, *halves.shape[1:]), (0, 1), (1, -1))
-    of_halves = np.moveaxis(np.asarray(weigh(halves, axis=(1, -1))), 1, -2)
-    of_halves = of_halves.reshape(*logits.shape[:3], -1)
+    even = jnp.pad(logits, [(0, 0)] * 3 + [(0, 1)], constant_values=MASKED)
+    halves = jnp.moveaxis(even.reshape(B, 2, T, 2, -1), 3, 1)
+    of_halves = jnp.moveaxis(weigh(halves, axis=(1, -1)), 1, 3).reshape(even.shape)
     np.testing.assert_allclose(of_halves[:, :, 1:, :S], weights[:, :, 1:], rtol=1e-6)
     sums = weights[:, :, 1:].sum(-1)
     assert np.allclose(sums, 1, rtol=1e-5) == (name == "softmax")
