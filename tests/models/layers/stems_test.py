@@ -28,7 +28,8 @@ def config(stem, **changes) -> Any:
 
 def batch_of(sizes, prefix=0, length=16, packed=False):
     """Images of so many rows and columns of patches, each in a row or all in one, and as pixels."""
-    pixels = [RNG.integers(0, 256, (r * SIDE, c * SIDE, 3), dtype=np.uint8) for r, c in sizes]
+    rng = np.random.default_rng(0)
+    pixels = [rng.integers(0, 256, (r * SIDE, c * SIDE, 3), dtype=np.uint8) for r, c in sizes]
     rows = 1 if packed else len(sizes)
     batch = {
         "inputs": np.zeros((rows, length, SIDE**2 * 3), np.uint8),
@@ -200,13 +201,9 @@ def test_sines_of_rows_and_columns_are_those_of_the_papers_code(name):
 def test_images_of_several_sizes_packed_in_a_row_are_seen_as_if_alone(kind):
     settings = config("patches", prefix_tokens=1, pooling="first", positions=kind, max_length=40)
     sizes = [(2, 3), (3, 4), (1, 2)]
-    packed, pixels = batch_of(sizes, 1, 40, packed=True)
-    alone, _ = batch_of(sizes, 1, 40)
-    for row, image in enumerate(pixels):
-        patches = images.patches(image, SIDE)
-        alone["inputs"][row, 1 : 1 + len(patches)] = patches
+    (packed, _), (alone, _) = (batch_of(sizes, 1, 40, packed=packed) for packed in (True, False))
     model = tiny.model(settings)
-    params = sample(lambda key, batch: FAMILIES["transformer"].init(model, key, batch), packed)
+    params = sample(functools.partial(FAMILIES["transformer"].init, model), packed)
     apply = jax.jit(functools.partial(model.apply, deterministic=True))
     together, apart = (apply({"params": params}, batch) for batch in (packed, alone))
     starts = np.flatnonzero(packed["inputs_positions"][0] == 0)[:3]
@@ -218,7 +215,7 @@ def test_the_mean_of_an_image_is_of_its_patches_alone():
     settings = config("patches", prefix_tokens=2, pooling="mean")
     batch, _ = batch_of([(3, 4), (2, 3)], prefix=2)
     model = tiny.model(settings)
-    params = sample(lambda key, batch: FAMILIES["transformer"].init(model, key, batch), batch)
+    params = sample(functools.partial(FAMILIES["transformer"].init, model), batch)
     apply = functools.partial(model.apply, method="embed", mutable=["intermediates"])
     vectors, variables = jax.jit(apply)({"params": params}, batch)
     encoded = np.asarray(variables["intermediates"]["encoder_output"])
