@@ -37,8 +37,7 @@ def test_a_scan_and_its_gradients_are_those_of_a_plain_one(remat, reverse):
     def draw(*size):
         return jnp.asarray(generator.normal(size=size), jnp.float32)
 
-    kernels = {"up": draw(WIDTH, 2, 5), "down": draw(2, 5, WIDTH).reshape(10, WIDTH)}
-    kernels["up"] = kernels["up"].reshape(WIDTH, 10)
+    kernels = {"up": draw(WIDTH, 10), "down": draw(10, WIDTH)}
     constants, carry = {"bias": draw(10)}, draw(ROWS, WIDTH)
     inputs = {"in": draw(LENGTH, ROWS, WIDTH), "start": generator.random((LENGTH, ROWS)) < 0.3}
     ours = functools.partial(scan, step, dtype=jnp.dtype("float32"), remat=remat, reverse=reverse)
