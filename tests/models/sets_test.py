@@ -30,14 +30,13 @@ def batch():
     return tiny.pack([[pair] for pair in tiny.sentences((4, 1), (9, 3), (6, 2))], target_length=3)
 
 
-def cases():
-    wheres = itertools.cycle(WHERE)
-    return [(tiny.config(residual, **SIZES, **next(wheres)),) for residual in tiny.SCHEMES]
-
-
-@pytest.mark.parametrize("config", tiny.every_second_long(cases()), ids=tiny.SCHEMES)
-def test_boxes_equal_those_of_a_slow_forward_pass(config):
+@pytest.mark.parametrize(
+    ("residual", "where"),
+    tiny.every_second_long(zip(tiny.SCHEMES, itertools.cycle(WHERE), strict=False)),
+)
+def test_boxes_equal_those_of_a_slow_forward_pass(residual, where):
     """Of every layer; images of the batch do not see each other, nor padding."""
+    config = tiny.config(residual, **SIZES, **where)
     params = tiny.random_parameters(config, deviation=0.2)
     apply = jax.jit(functools.partial(tiny.model(config).apply, deterministic=True))
     outputs = apply({"params": params}, tiny.read_by(config, batch()))
