@@ -21,9 +21,9 @@ RATES = [f"{name}dropout_rate" for name in ("", "embedding_", "attention_", "fee
 ANCHOR = 4.0  # channel 0 of the residual stream, from a bias at its end: nothing drops that
 
 
-def within(observed, expected, count, deviations=5):
-    """Whether a fraction of `count` independent draws is as expected, to so many deviations."""
-    return abs(observed - expected) < deviations * (expected * (1 - expected) / count) ** 0.5
+def within(observed, expected, count):
+    """Whether a fraction of `count` independent draws is as expected, to five deviations."""
+    return abs(observed - expected) < 5 * (expected * (1 - expected) / count) ** 0.5
 
 
 def drop(x, rate):

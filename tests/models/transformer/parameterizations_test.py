@@ -202,8 +202,8 @@ BY_SYMMETRY = {
 
 
 @functools.cache
-def trajectory(name, row, steps=4):
-    """Logits before each step of Adam, with epsilon and decay that matter, at four times the base.
+def trajectory(name, row):
+    """Logits before each of 4 steps of Adam, whose epsilon and decay matter, at 4 times the base.
 
     row: of the table, so that what a test puts into it is known by its content.
     """
@@ -235,7 +235,7 @@ def trajectory(name, row, steps=4):
 
     params = nn.unbox(boxed)
     state, history = transform.init(params), []
-    for _ in range(steps):
+    for _ in range(4):
         params, state, logits = step(params, state)
         history.append(logits)
     return np.stack(history)
