@@ -41,7 +41,7 @@ def due(rows):
 def test_each_row_is_due_at_its_interval_and_scores_after_the_last_step():
     evaluated = [5, 10, 12]
     assert due(make()) == [[3, 6, 9, 12], [4, 8, 12], evaluated, evaluated]
-    never = dict.fromkeys(EVERY, 0)
+    never: Any = dict.fromkeys(EVERY, 0)
     assert due(make(**never)) == [[], [], [12], [12]]
     listed = make(**never, evaluate_at=(0, 7), diagnostics_at=("log2", 3))
     assert due(listed) == [[1, 2, 3, 4, 8], [], [7, 12], [7, 12]]
@@ -58,5 +58,5 @@ def test_scores_and_samples_are_of_the_moving_average_where_there_is_one(ema):
     assert validation.measure(observation) == {"loss": 5 * state.evaluated}
     texts = [[f"a{state.evaluated}"], [f"b{state.evaluated}"]]
     assert samples.measure(observation) == {"lines": Texts(("a", "b"), texts)}
-    for nothing in ({"samples": ()}, {"results": False}):
-        assert make(**nothing)[-1].measure(observation) == {}
+    for without in (make(samples=()), make(results=False)):
+        assert without[-1].measure(observation) == {}

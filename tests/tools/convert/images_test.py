@@ -147,7 +147,8 @@ def ours(one, changes=None):
     with jax.default_matmul_precision("highest"), built(config, one.workdir) as run:
         folders = restore.find(run, one.workdir, None)
         params = restore.load_parameters(folders, run.abstract_state().params)
-        outputs: Any = run.outputs(params, run.data.batch(one.files), None, ())[0].arrays()
+        batch: Any = run.data.batch(one.files)
+        outputs: Any = run.outputs(params, batch, None, ())[0].arrays()
     if run.task.recipe.name == "detection":
         return [np.asarray(part[-1]) for part in (outputs.logits, outputs.boxes)]
     return [np.asarray(outputs[:, 0])]

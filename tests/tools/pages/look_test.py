@@ -1,6 +1,5 @@
 """The attention page's data, and the page in a browser that has no network."""
 
-import dataclasses
 import functools
 import shutil
 import types
@@ -11,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from tests.evaluation.fakes import BEAM
+from tests.defaults import settings
 from tests.models import tiny
 from tests.tools.pages.page_data import array, data, unreached
 from tests.whole.command_line import call
 from transformer_jax.data.prepare.tokenizer import SpecialIds, train_tokenizer
+from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.inspection.attention import attention
 from transformer_jax.tools.pages import look
 from transformer_jax.tools.pages.look import chances, labels
@@ -74,7 +74,7 @@ def test_what_ends_for_lack_of_room_is_shown_without_an_end(room, end):
         data=of(prompts=lambda lines: [(prompt, [0])], special=of(eos=1)),
         model=of(config=of(architecture="decoder_only")),
     )
-    samples = dataclasses.replace(BEAM, method="sample", num_samples=4)
+    samples = settings(DecodeSettings, "decode", method="sample", num_samples=4)
     trained: Any = of(
         writer=of(settings=samples, most_written=lambda tokens: np.full_like(tokens, room)),
         writing=lambda settings: of(generate=lambda _: [[[5, 6, 7]] * settings.num_samples]),

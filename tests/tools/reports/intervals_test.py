@@ -1,6 +1,7 @@
 """Intervals against SciPy, and numbers as they are written."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ def test_means_and_pairs_have_the_intervals_of_scipy(n):
     values, base = np.random.default_rng(n).normal([[2.0], [1.0]], size=(2, n))
     # In another order, and with a run that has no partner.
     mixed, by_seed = {99: 0.0, **dict(reversed([*enumerate(values)]))}, dict(enumerate(base))
+    expected: Any
     differences = intervals.mean(intervals.paired_differences(mixed, by_seed))
     for estimate, expected in (
         (intervals.mean(values), stats.ttest_1samp(values, 0.0)),

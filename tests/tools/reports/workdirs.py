@@ -32,7 +32,7 @@ def make(
     folder.mkdir(parents=True)
     model = model or {"residual": "pre_ln"}
     settings = {"model": model, "train": {"steps": planned or steps}, "seed": seed}
-    (folder / "config.json").write_text(json.dumps(settings | (config or {})))
+    (folder / "config.json").write_text(json.dumps({**settings, **(config or {})}))
     if labels:
         (folder / "run.json").write_text(json.dumps({"labels": [labels]}))
     random = np.random.default_rng(seed + 1000 * len(str(model)))
