@@ -5,7 +5,7 @@ from typing import Any
 from experiments.harness.small import CONFIG, text
 from experiments.harness.sweep import Run
 
-RATES = [2e-3, 4e-3, 8e-3]
+RATES = [4e-3, 8e-3, 16e-3]
 HORIZONS = [500, 1_000, 2_000, 4_000]
 SEEDS = 3
 WARM_UP = 100
@@ -29,7 +29,7 @@ def _run(quick: bool, part: str, rate: float, seed: int, changes: dict[str, Any]
 
 def trunks(quick: bool) -> list[Run]:
     """A constant rate, three seeds: branches of four shapes, and averages of weights."""
-    cells = [(rate, seed) for rate in RATES for seed in range(SEEDS)]
+    cells = [(rate, seed) for rate in [2e-3, *RATES] for seed in range(SEEDS)]
     return [_run(quick, "trunk", *cell, {}) for cell in (cells[::SEEDS] if quick else cells)]
 
 
@@ -41,8 +41,8 @@ def schedules(quick: bool) -> list[Run]:
 
 def independent(quick: bool) -> list[Run]:
     """Lines to 0 and to a tenth for the longest horizon, with a decay that is as strong at all
-    rates and steps: what the others have at the peak of the middle rate."""
-    changes = {"optimizer.name": "adamw_independent", "optimizer.weight_decay": 0.1 * RATES[1]}
+    rates and steps: what the others have at a peak of 4e-3."""
+    changes = {"optimizer.name": "adamw_independent", "optimizer.weight_decay": 0.1 * RATES[0]}
     cells = [(rate, seed) for rate in RATES for seed in range(SEEDS)]
     return [
         _run(quick, "independent", *cell, changes) for cell in (cells[::SEEDS] if quick else cells)
