@@ -84,8 +84,9 @@ def test_the_best_rate_is_that_which_solves_most_and_then_soonest():
     assert report._best(slow + [training("a", s, 300, 2e-3) for s in range(3)])[0]["at_50"] == 300
 
 
-def test_averages_are_of_as_many_weights_as_there_are_factors_from_the_newest():
+def test_an_average_of_equal_weights_is_itself_and_factors_count_from_the_newest():
     trees = [{"w": np.full(3, value)} for value in (1.0, 2.0, 4.0)]
+    np.testing.assert_allclose(horizons._weighted([trees[1]] * 3, [1.0, 0.5, 0.25])["w"], 2)
     np.testing.assert_allclose(horizons._weighted(trees, [1.0] * 2)["w"], 1.5)
     np.testing.assert_allclose(horizons._weighted(trees, [2.0, 1.0])["w"], 4 / 3)
 

@@ -36,6 +36,9 @@ def test_a_row_repeats_itself_at_its_period_and_draws_words_alike():
     counts = np.bincount(words[:, :8].ravel(), minlength=64)
     chi_squared = np.sum((counts - counts.mean()) ** 2) / counts.mean()
     assert chi_squared < 64 + 5 * math.sqrt(2 * 64)  # which has 63 degrees of freedom
+    # The floor: as many drawn words as a period, of which each costs ln 64.
+    error = float(np.std(repeat.PERIODS)) * math.log(64) / 64 / math.sqrt(len(words))
+    assert np.mean(periods) * math.log(64) / 64 == pytest.approx(math.log(64) / 4, abs=4 * error)
 
 
 def least_period(row: np.ndarray) -> int:

@@ -32,14 +32,33 @@ def test_the_additive_vector_is_drawn_as_a_kernel_of_one_output_for_each_head():
     np.testing.assert_allclose(np.var(draw), 2 / (size + 1), rtol=4 * deviation)
 
 
-@pytest.mark.parametrize("name", ATTENTION_WEIGHTS)
-def test_what_is_not_seen_has_no_weight_and_changes_none(name):
-    """Neither by its score nor by how much of it there is; rows that see nothing stay finite."""
-    # Of heads whose first query sees nothing, and others some of their keys
+def _logits():
+    """Of heads whose first query sees nothing, and others some of their keys; and the mask."""
     generator = np.random.default_rng(0)
     scores = generator.normal(0, 3, (B, 2, T, S)).astype(np.float32)
     mask = (generator.random((B, 1, T, S)) < 0.6) & (np.arange(T) > 0)[:, None]
-    logits = jnp.where(mask, scores, MASKED)
+    return jnp.where(mask, scores, MASKED), mask
+
+
+def test_a_sink_of_minus_infinity_is_a_softmax_and_one_of_0_is_off_by_one():
+    logits, _ = _logits()
+    softmax, sink, off_by_one = (
+        ATTENTION_WEIGHTS[name] for name in ("softmax", "sink", "off_by_one")
+    )
+    plain = softmax(logits)
+    np.testing.assert_array_equal(plain, jax.nn.softmax(logits))
+    np.testing.assert_array_equal(sink(logits, jnp.full(2, -np.inf))[:, :, 1:], plain[:, :, 1:])
+    np.testing.assert_array_equal(sink(logits, jnp.zeros(2)), off_by_one(logits))
+    # An added logit is one of each head's.
+    weights = sink(logits, jnp.array([-np.inf, 0.0]))
+    np.testing.assert_array_equal(weights[:, 0, 1:], plain[:, 0, 1:])
+    np.testing.assert_array_equal(weights[:, 1], off_by_one(logits)[:, 1])
+
+
+@pytest.mark.parametrize("name", ATTENTION_WEIGHTS)
+def test_what_is_not_seen_has_no_weight_and_changes_none(name):
+    """Neither by its score nor by how much of it there is; rows that see nothing stay finite."""
+    logits, mask = _logits()
     weigh = functools.partial(ATTENTION_WEIGHTS[name], sink=jnp.ones(2))
     weights = np.asarray(weigh(logits))
     assert np.all(np.isfinite(weights)) and np.all(weights >= 0)

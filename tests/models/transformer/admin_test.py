@@ -6,6 +6,7 @@ How it is used is compared with NumPy in shapes_test.
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -67,3 +68,30 @@ def test_feed_forward_increments_of_omega_are_those_of_the_published_profile():
     assert abs(expected - 0.395) < 5e-4
     assert 4 * standard_error < (expected - 0.32) / 2
     assert abs(np.mean(increments) - expected) < 4 * standard_error
+
+
+def test_omega_of_one_is_post_ln_bit_for_bit():
+    """Logits and the gradients of all that both have."""
+    config, batch = tiny.config("admin", architecture="decoder_only"), tiny.packed_batch()
+    params = tiny.random_parameters(config)
+    ones = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf * 0 + 1 if path[-1].key == "omega" else leaf, params
+    )
+
+    def readings(config, params):
+        def total(params):
+            logits = tiny.logits(config, params, batch)
+            return jnp.sum(jnp.square(logits)), logits
+
+        gradients, logits = jax.jit(jax.grad(total, has_aux=True))(params)
+        return tiny.flat({"logits": logits, "gradients": gradients})
+
+    plain = tiny.config("post_ln", architecture="decoder_only")
+    expected = readings(plain, initialisation._without_omegas(params))
+    leaves = readings(config, ones)
+    assert expected.keys() == {path for path in leaves if "omega" not in path}
+    for path, value in expected.items():
+        np.testing.assert_array_equal(leaves[path], value, err_msg=path)
+    assert all(np.any(value) for path, value in leaves.items() if "omega" in path)
+    other = tiny.apply_function(config)(params, batch)
+    assert not np.array_equal(other, expected["logits"])
