@@ -100,8 +100,13 @@ def test_a_config_json_means_what_their_class_makes_of_it(kind, values):
             ),
         ),
         ("olmo3", dict(rope_theta=1e4), dict(rope_parameters={FULL: rope(1e4), NEAR: rope(1e4)})),
+        (
+            "gemma3_text",
+            dict(rope_parameters={FULL: rope(1e6), NEAR: rope(1e4)}),
+            dict(rope_parameters={FULL: rope(1e6), NEAR: rope(1e4, type="default")}),
+        ),
     ],
-    ids="type,phi3's yarn,yarn's factor,original length above,one base for both".split(","),
+    ids="type,phi3's yarn,yarn's factor,original length above,one base,both keys".split(","),
 )
 def test_what_only_old_releases_write_has_its_old_meaning(kind, old, new):
     assert ours(kind, SIZES | old, SIZES) == ours(kind, SIZES | new, SIZES)
@@ -145,10 +150,13 @@ REFUSED = [
     ("gemma", {"hidden_activation": "silu"}, "hidden_activation='silu' has no counterpart"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True has no"),
     ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 has no"),
-    (
-        "olmo3",
-        {"rope_parameters": {FULL: rope(1e6), NEAR: {"rope_type": "linear", "factor": 2.0}}},
-        "rope_type='linear' has no counterpart",
+    *(
+        (
+            "olmo3",
+            {"rope_parameters": {FULL: rope(1e6), NEAR: {key: "linear", "factor": 2.0}}},
+            f"{key}='linear' has no counterpart",
+        )
+        for key in TYPES
     ),
     ("olmo", {"clip_qkv": 8.0}, "clip_qkv=8.0 has no counterpart"),
     ("phi", {"qk_layernorm": True}, "qk_layernorm=True has no counterpart"),

@@ -4,8 +4,8 @@ A piece is 64 words: p of them drawn uniformly, the same p again, and so on to i
 period p is drawn for each piece, so that no distance is always right. A model that learns which
 words a piece has, but not their order, stays at about ln p nats on words that are repeats; one that
 finds the word after the last occurrence of the present one (an induction head: Olsson et al. 2022,
-2209.11895) nears 0, which takes two layers of attention. On average a
-quarter of a piece is drawn, so that no model gets below ln 64 / 4 = 1.04 nats per word.
+2209.11895) nears 0, which takes two layers of attention. On average a quarter of a piece is drawn,
+so that no model gets below ln 64 / 4 = 1.04 nats per word.
 
 A split is one text of such pieces, as of `bigram`: cut every 64 tokens it gives the pieces back.
 """

@@ -54,7 +54,7 @@ def read_by_kind(
     rope, nested = _part(theirs, "sliding_attention")
     base = theirs.get(old, window_theta)
     if nested:
-        rope.refuse("rope_type", "default")
+        rope.refuse(_key(rope), "default")
         base = rope.get("rope_theta", base)
         rope.check_known(("partial_rotary_factor",))
     base = settings["rotary_base"] if base is None else base
@@ -73,12 +73,16 @@ def _part(theirs: Settings, kind: str) -> tuple[Settings, bool]:
     return (rope.part(kind) if nested else rope), nested
 
 
+def _key(rope: Settings) -> str:
+    """Where the scaling has its name: new releases write that of old ones, too, and read theirs."""
+    rope.get("type")
+    return "rope_type" if rope.get("rope_type") is not None else "type"
+
+
 def _scaling(
     theirs: Settings, rope: Settings, names: Mapping[str, str], nested: bool
 ) -> tuple[str, ...]:
-    rope.get("type")  # of old releases; new ones write both, and the new key wins
-    key = "rope_type" if rope.get("rope_type") is not None else "type"
-    kind = rope.choose(key, {name: ours or name for name, ours in _NAMES.items()}, "default")
+    kind = rope.choose(_key(rope), {name: ours or name for name, ours in _NAMES.items()}, "default")
     kind = names.get(kind, kind)
     if kind == "default":
         return ()
