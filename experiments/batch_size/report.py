@@ -18,6 +18,7 @@ _LOST = 0.03  # nats, by which a fixed beta2 is worse
 _LEFT = 0.25  # of SGD's gap at 256 rows, what is there at 1
 _SLACK = 1.2  # times the least tokens, that a critical batch takes
 _SLOPE, _FLAT = 0.3, 0.1  # of the log of a critical batch
+_BEYOND = 50  # the log of a factor on tokens, from which on a curve is flat
 _FIRST_TARGET = 2  # of the readings, which are half an octave apart
 _Said = tuple[str, dict[str, float]]
 
@@ -82,6 +83,7 @@ def _half_lives(losses: _Losses) -> _Said:
             for place, x in enumerate(arms)
             if results.at_most(results.difference(x, arms[best[batch]], deviation))
             != "contradicted"
+            and np.isfinite(x).all()
         ]
     apart = max(best.values()) - min(best.values())
     # No choice among those that are as good as the best lies within a step of the grid.
@@ -199,7 +201,8 @@ def tokens_to(losses: Mapping[int, float], target: float) -> float:
     reaching = [pair for pair in pairs if pair[1][1] <= target] or pairs[-1:]
     for (first, higher), (second, lower) in reaching[:1]:
         if lower < higher:
-            return float(first * (second / first) ** ((higher - target) / (higher - lower)))
+            log = math.log(second / first) * (higher - target) / (higher - lower)
+            return first * math.exp(log) if log < _BEYOND else math.inf
     return math.inf
 
 

@@ -36,7 +36,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         lines.append(line)
     at_start = {row["draw"]: row["loss"] for row in trainings if _at_start(row)}
     draws = {"shallow": list(DRAWS), "deep": DEEP}[part]
-    text, numbers = verdicts(losses, at_start, whole={*draws} <= by_draw.keys())
+    text, numbers = verdicts(losses, at_start, whole={*draws} <= losses.keys())
     numbers |= {draw: float(np.mean(cell)) for draw, cell in losses.items()}
     results.write_summary(out, {f"{part}/{name}": value for name, value in numbers.items()})
     searches = figures.lines(
@@ -82,7 +82,7 @@ def verdicts(
     """What the lines say of the fresh seeds' losses, each draw at its own rate.
 
     at_start: losses of the search's seed at the rate that all draws share. whole: whether all
-      draws of the sweep were run.
+      draws of the sweep have one: a line on all of them says nothing where one diverged.
     """
     groups = [cell for cell in losses.values() if len(cell) > 1]
     means = [float(np.mean(group)) for group in groups]

@@ -126,7 +126,7 @@ def _grid(rows: Sequence[Row], out: Path) -> str:
     verdict = "undecided"
     if all(math.isfinite(x) for x in (*before, *after)):
         held = after.low <= _HALF <= after.high and before.value > _LARGE and before.low > _HALF
-        alike = before.low <= after.value and after.high >= before.value
+        alike = before.low <= after.value <= before.high and after.low <= before.value <= after.high
         verdict = "held" if held else "contradicted" if alike else "undecided"
     results.write_summary(
         out,
@@ -188,7 +188,11 @@ def _data(rows: Sequence[Row], out: Path) -> str:
             return -float(np.polyfit(np.log([*curve]), np.log([*curve.values()]), 1)[0])
 
         interval = bootstrap(power, {(a,): cells})
-        fresh = [row for row in rows if row["a"] == a and row["kind"] == "fresh"]
+        fresh = [
+            row
+            for row in rows
+            if row["a"] == a and row["kind"] == "fresh" and row["loss"] is not None
+        ]
         floor = fresh[0]["loss"] - fresh[0]["excess"]
         losses = {n: float(np.mean(x)) + floor for n, x in cells.items()}
         fitted, of_fit = fits.with_floor([*losses], [*losses.values()])
@@ -229,7 +233,9 @@ def _ladder(rows: Sequence[Row], out: Path) -> str:
             for key, curve in curves.items()
         }
         widths = sorted({width for width, _ in table})
-        ended = all(len(curve) == len(shares) for curve in table.values())
+        # A seed that diverges before the first reading has no curve at all.
+        seeds = {sum(w == width for w, _ in table) for width in widths}
+        ended = len(seeds) == 1 and all(len(curve) == len(shares) for curve in table.values())
         ratios[arm] = Estimate(math.nan, math.nan, 0)
         if not ended:
             lines.append({"arm": arm, "sizes over seeds": "a seed diverged"})

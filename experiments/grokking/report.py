@@ -83,11 +83,12 @@ def _decay(arms: _Arms) -> _Said:
     ]
     points = [point for point in points if math.isfinite(point["y"])]
     start = "*The delay falls with the decay*"
-    if len({point["x"] for point in points}) < 3:
-        return "\n\n".join([*lines, f"{start}: **undecided**; fewer than three decays."]), numbers
+    groups = results.group(points, "seed")
+    if len({point["x"] for point in points}) < 3 or len(points) < len(groups) + 2:
+        return "\n\n".join([*lines, f"{start}: **undecided**; too few of them fit."]), numbers
     slope = results.common_slope(
         ([point["x"] for point in members], [point["y"] for point in members])
-        for members in results.group(points, "seed").values()
+        for members in groups.values()
     )
     verdict = words[slope.value < 0] if slope.counts else "undecided"
     lines.append(f"{start}: **{verdict}**; its log has a slope of {slope:+} on that of the decay.")

@@ -234,8 +234,12 @@ def paired_differences(
 
 
 def pooled_deviation(groups: Iterable[ArrayLike]) -> Deviation:
-    """The standard deviation within groups that share one; NaN where none has two values."""
+    """The standard deviation within groups that share one; NaN where none has two values.
+
+    A group of which a value is not finite, as of a seed that diverged, is left out.
+    """
     arrays = [np.asarray(values, np.float64) for values in groups]
+    arrays = [values for values in arrays if np.isfinite(values).all()]
     squares = sum(float(np.sum((values - values.mean()) ** 2)) for values in arrays)
     freedom = sum(values.size - 1 for values in arrays)
     return Deviation(math.sqrt(squares / freedom) if freedom else math.nan, freedom)

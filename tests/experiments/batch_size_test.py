@@ -60,6 +60,17 @@ def test_tokens_to_a_loss_lie_between_readings_on_the_log():
     assert report.tokens_to(losses, 3.5) == 1_000
     assert report.tokens_to(losses, 1.75) == pytest.approx(4_000 * 2**0.5)
     assert report.tokens_to({1_000: 2.0, 2_000: 2.1}, 1.9) == report.tokens_to({}, 1.9) == math.inf
+    assert report.tokens_to({1_000: 2.0, 1_414: 1.9999}, 1.7) == math.inf  # too flat to go on
+
+
+def test_a_seed_that_diverges_leaves_the_lines_on_other_arms_decided():
+    known = losses(sgd={1: 2.0, 256: 2.4}, adamw={1: 2.0, 256: 2.0}, adafactor={1: 2.1, 256: 2.1})
+    known["adafactor", 256] = [math.nan, 2.1]
+    assert "**held**" in report._gaps(known)[0]
+    half_lives = {"0.95": {1: 2.1, 16: 2.0}, "3e+03 tokens": {1: 2.0, 16: 2.0}, "3e+04 tokens": {}}
+    known = losses(**half_lives | {"3e+04 tokens": {1: 2.2, 16: 2.2}})
+    known["3e+04 tokens", 1] = [math.nan, math.nan]
+    assert "**undecided**" not in report._half_lives(known)[0]
 
 
 def losses(**means):

@@ -132,6 +132,11 @@ def test_markers_that_are_not_there_once_and_in_order_are_asked_for(tmp_path, or
     assert readme.read_text() == text
 
 
+def test_a_pooled_deviation_is_that_of_groups_whose_values_are_all_finite():
+    pooled = results.pooled_deviation([[1.0, 3.0], [5.0, 5.0, 8.0], [math.nan, 2.0]])
+    assert pooled.value == pytest.approx(math.sqrt((2 + 6) / 3)) and pooled.freedom == 3
+
+
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (5, 8)])
 def test_a_difference_has_the_interval_of_students_test(sizes):
     rng = np.random.default_rng(1)
