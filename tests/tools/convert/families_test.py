@@ -34,6 +34,7 @@ def rope(theta, kind="default", **more):
     return {"rope_type": kind, "rope_theta": theta, **more}
 
 
+LINEAR = {"type": "linear", "factor": 4.0}
 FACTORS = dict(short_factor=[1.5] * 48, long_factor=[2.0] * 48)
 LLAMA_3 = dict(
     factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
@@ -57,6 +58,8 @@ SAID = [
     ("gemma3_text", dict(rope_theta=5e5, rope_local_base_freq=1e3, sliding_window_pattern=2)),
     ("gemma", dict(hidden_act="gelu")),
     ("gpt_neox", dict(rotary_pct=0.5, rotary_emb_base=1e3, rope_theta=7.0)),
+    ("gpt_neox", dict(rotary_pct=0.5, rotary_emb_base=7.0, rope_scaling=LINEAR)),
+    ("qwen2", dict(use_sliding_window=True, sliding_window=None, max_window_layers=1)),
     ("smollm3", dict(no_rope_layer_interval=3)),
     ("modernbert", dict(global_rope_theta=5e5, local_rope_theta=1e3, global_attn_every_n_layers=2)),
 ]
@@ -147,6 +150,12 @@ REFUSED = [
     ("qwen2", {"layer_types": [NEAR] * 2}, "which use_sliding_window denies"),
     ("qwen2", {"layer_types": [FULL] * 5}, "names 5 layers of 2"),
     ("smollm3", {"use_sliding_window": True}, "use_sliding_window=True has no counterpart"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 has no counterpart"),
+    ("qwen3", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+    ("m2m_100", {"pad_token_id": 0}, "pad_token_id=0 has no counterpart"),
+    ("modernbert", {"rope_scaling": LINEAR}, "rope_scaling=.* has no"),
+    ("detr", {"backbone_kwargs": {"output_stride": 16}}, "output_stride=16 has no counterpart"),
+    ("gemma2", {"hidden_activation": "gelu"}, "hidden_activation='gelu' has no counterpart"),
     ("gemma", {"hidden_activation": "silu"}, "hidden_activation='silu' has no counterpart"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True has no"),
     ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 has no"),

@@ -130,6 +130,11 @@ def _fixed(config: TransformerConfig) -> list[rows.Row]:
     ]
 
 
+def _check_pad(theirs: Settings, ours: Values) -> Values:
+    theirs.refuse("pad_token_id", opt.OFFSET - 1)  # by which fairseq's tables are shifted
+    return {}
+
+
 _COPIES = tuple((copy, "model.shared.weight") for copy in ("lm_head.weight", *_TABLES.values()))
 
 
@@ -207,6 +212,7 @@ M2M_100 = _family(
     _fixed,
     ours={"logits_bias": False},
     theirs=_TIED,
+    read=_check_pad,
     activation="relu",
     attention_dropout=0.1,
     scaled=True,

@@ -35,12 +35,13 @@ def _read(theirs: family.Settings, ours: family.Values) -> family.Values:
     else:
         named = backbone if backbone.get("backbone") else theirs
         (stem, depths), width = named.choose("backbone", _TIMM, "resnet50"), 64
+    for said in (theirs.part("backbone_kwargs"), backbone):
+        said.refuse("output_stride", 32)
     backbone.refuse("num_channels", 3)
     backbone.refuse("hidden_act", "relu")
     backbone.refuse("hidden_sizes", _sizes(stem, depths, width))
     backbone.refuse("downsample_in_first_stage", False)
     backbone.refuse("downsample_in_bottleneck", False)
-    backbone.refuse("output_stride", 32)
     features = backbone.get("out_features", [f"stage{len(depths)}"])
     if not isinstance(features, list) or features[-1:] != [f"stage{len(depths)}"]:
         raise ValueError(f"out_features={features!r} has no counterpart here, only the last stage")

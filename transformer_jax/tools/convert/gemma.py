@@ -25,9 +25,10 @@ def _rows(config: TransformerConfig) -> list[rows.Row]:
 
 
 def _tanh(theirs: Settings) -> None:
-    """The activation is GELU by tanh, whatever an old name of it says."""
-    for name in ("hidden_act", "hidden_activation"):
-        theirs.choose(name, dict.fromkeys(("gelu_pytorch_tanh", "gelu", "gelu_new", None)))
+    """The activation is GELU by tanh, whatever an old name of it says; a new one is meant."""
+    tanh = "gelu_pytorch_tanh", "gelu_new", None
+    theirs.choose("hidden_activation", dict.fromkeys(tanh))
+    theirs.choose("hidden_act", dict.fromkeys((*tanh, "gelu")))
 
 
 def _read(theirs: Settings, ours: Values) -> Values:

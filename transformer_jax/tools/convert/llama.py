@@ -146,7 +146,7 @@ def _some_windows(theirs: Settings, ours: Values) -> Values:
     """Rotation, and windows from layer `max_window_layers` on, where they are switched on."""
     first, layers = theirs.get("max_window_layers", 28), ours["num_layers"]
     on = theirs.get("use_sliding_window", False)
-    window = theirs.get("sliding_window", 4096)
+    window = theirs.nullable("sliding_window", 4096)
     window = window if on else None
     kinds = [
         "window" if layer >= first and window is not None else "full" for layer in range(layers)
@@ -256,7 +256,7 @@ PHI3 = family(
     rows=_fused_rows,
     # What it calls yarn is longrope.
     read=lambda theirs, ours: (
-        _one_window(theirs, None) | rotary.read(theirs, names={"yarn": "longrope"})
+        _one_window(theirs, None) | rotary.read(theirs, fraction=1.0, names={"yarn": "longrope"})
     ),
     write=_write_one_window,
     idle=("embd_pdrop", "resid_pdrop"),

@@ -59,6 +59,8 @@ def _read(theirs: Settings, ours: Values) -> Values:
     theta = theirs.get("global_rope_theta", 160_000.0)
     base = theirs.nullable(_OLD_BASE, 10_000.0)
     settings |= rotary.read_by_kind(theirs, settings, theta=theta, old=_OLD_BASE, window_theta=base)
+    if settings["rotary_scaling"]:  # which is of layers with a window, too
+        theirs.refuse("rope_scaling", None)
     return {"pooling": "first", **settings}
 
 

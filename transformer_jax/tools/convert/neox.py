@@ -62,20 +62,13 @@ def _fused(number: int, size: int, bias: bool) -> list[rows.Row]:
 
 
 def _read(theirs: Settings, ours: Values) -> Values:
-    if theirs.get("rope_parameters") or theirs.get("rope_scaling"):
-        return rotary.read(theirs, fraction=0.25)
-    theirs.get("rope_theta")  # which is ignored there
-    return {
-        "rotary_base": theirs.get("rotary_emb_base", 10_000.0),
-        "rotary_scaling": (),
-        "rotary_fraction": theirs.get("rotary_pct", 0.25),
-    }
+    return rotary.read(theirs, fraction=0.25, old=("rotary_emb_base", "rotary_pct"))
 
 
 def _write(ours: Values) -> Values:
     written = rotary.written(ours)
     fraction = ours["rotary_fraction"]
-    written["rope_parameters"]["partial_rotary_factor"] = fraction
+    written["rope_parameters"][rotary.SHARE] = fraction
     return written | {"rotary_pct": fraction, "rotary_emb_base": ours["rotary_base"]}
 
 
@@ -107,7 +100,7 @@ GPT_NEOX = Family(
     copies=(("embed_out.weight", "gpt_neox.embed_in.weight"),),
     prefix="gpt_neox.",
     renamed=lambda name: name.replace("gpt_neox.embed_out", "embed_out"),
-    idle=("rotary_pct", "rotary_emb_base"),
+    idle=("rope_theta", rotary.SHARE),  # which its class does not read
 )
 
 # Javaheripi et al. 2023. One norm of a layer's input goes to both branches.

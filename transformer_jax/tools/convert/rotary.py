@@ -16,26 +16,33 @@ _NUMBERS = {
 }
 _NAMES = {"default": "default", **dict.fromkeys(_NUMBERS), "su": "longrope"}
 _ORIGINAL = "original_max_position_embeddings"
+SHARE = "partial_rotary_factor"  # of a head, which is turned
 
 
 def read(
     theirs: Settings,
     *,
     theta: float = 10_000.0,
-    fraction: float = 1.0,
+    fraction: float | None = None,
+    old: tuple[str, str] = ("rope_theta", SHARE),
     names: Mapping[str, str] = {},
 ) -> Values:
     """Our settings of a rotation. Raises ValueError for a scaling that has no counterpart.
 
-    theta, fraction: what their class takes where a file says nothing. names: of scalings that a
-    family calls otherwise.
+    theta, fraction: what their class takes where a file says nothing; None: it turns all of a head,
+    whatever a file says. old: the keys of both in old releases. names: of scalings that a family
+    calls otherwise.
     """
     rope, nested = _part(theirs, "full_attention")
-    fraction = rope.get("partial_rotary_factor", theirs.get("partial_rotary_factor", fraction))
+    base, share = old
+    if fraction is None:
+        fraction = 1.0
+        for said in (theirs, rope):
+            said.refuse(SHARE, fraction)
     settings = {
-        "rotary_base": rope.get("rope_theta", theirs.get("rope_theta", theta)),
+        "rotary_base": rope.get("rope_theta", theirs.get(base, theta)),
         "rotary_scaling": _scaling(theirs, rope, names, nested),
-        "rotary_fraction": fraction,
+        "rotary_fraction": rope.get(SHARE, theirs.get(share, fraction)),
     }
     theirs.get(_ORIGINAL)  # which an unscaled one may have in vain
     rope.check_known(("attn_factor", "long_factor", _ORIGINAL))
@@ -56,7 +63,8 @@ def read_by_kind(
     if nested:
         rope.refuse(_key(rope), "default")
         base = rope.get("rope_theta", base)
-        rope.check_known(("partial_rotary_factor",))
+        rope.refuse(SHARE, 1.0)
+        rope.check_known(())
     base = settings["rotary_base"] if base is None else base
     # What is scaled elsewhere is not scaled here, so that it is a rotation of its own then.
     alike = base == settings["rotary_base"] and not settings["rotary_scaling"]
@@ -108,7 +116,7 @@ def _text(value: Any) -> str:
 def written(ours: Values) -> Values:
     """A rotation in both spellings: of releases from 5 on, and of those before."""
     base = {"rope_theta": ours["rotary_base"]}
-    share = {"partial_rotary_factor": ours["rotary_fraction"]}
+    share = {SHARE: ours["rotary_fraction"]}
     share = share if ours["rotary_fraction"] != 1 else {}
     scaling = _written_scaling(ours)
     kind = {"rope_type": "default"} if not scaling else scaling
