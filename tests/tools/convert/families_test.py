@@ -1,12 +1,16 @@
 """Old and new spellings of a config.json say the same, and what has no counterpart is refused."""
 
 import copy
+import dataclasses
 
 import pytest
 
 from tests.models import tiny
+from transformer_jax.models.layers.attention import biases_of
+from transformer_jax.models.transformer.config import TransformerConfig, stacks
 from transformer_jax.tools.convert import FAMILIES
 from transformer_jax.tools.convert.family import Settings
+from transformer_jax.tools.convert.rotary import repeated
 
 FULL, NEAR = "full_attention", "sliding_attention"
 # Of every family, under all names that they have for them.
@@ -224,3 +228,50 @@ def test_what_no_family_of_theirs_has_is_no_config_of_theirs(key, value):
     assert FAMILIES["gpt2"].config(tiny.config(**gpt2), 9)
     with pytest.raises(ValueError, match=f"{key}='{value}' has no counterpart there, only "):
         FAMILIES["gpt2"].config(tiny.config(**(gpt2 | {key: value})), 9)
+
+
+# Settings of rotation, layers and biases, of which some families have some.
+VARIANTS = [
+    {},
+    {"layer_pattern": ("window",), "window": 4},
+    {"layer_pattern": ("window", "full"), "window": 4},
+    {"layer_pattern": ("window", "full"), "window": 4, "window_rotary_base": 7.0},
+    {"layer_pattern": ("window",), "window": 4, "rotary_scaling": ("linear", "factor=2")},
+    {"layer_pattern": ("full", "unturned"), "window": None, "window_rotary_base": None},
+    {"rotary_scaling": ("linear", "factor=2")},
+    {"rotary_fraction": 0.5},
+    {"rotary_base": 7.0},
+    *({"attention_bias": name, "bias": bias} for name in (None, "all", "inward", "outward")
+      for bias in (False, True)),
+]  # fmt: skip
+ROTARY = [kind for kind, row in FAMILIES.items() if row.ours.get("positions") == "rotary"]
+
+
+@pytest.mark.parametrize("kind", ROTARY)
+@pytest.mark.parametrize("variant", range(len(VARIANTS)))
+def test_what_is_exported_comes_back_as_it_was_or_is_not_exported(kind, variant):
+    family = FAMILIES[kind]
+    theirs = {"num_key_value_heads": 4, "head_dim": 8} | SIZES
+    base = ours(kind, theirs, SIZES)
+    model = {key[6:]: value for key, value in base.items() if key.startswith("model.")}
+    fields = {field.name for field in dataclasses.fields(TransformerConfig)} | {"residual"}
+    plain = {key: value for key, value in model.items() if key in fields}
+    config = tiny.config(**plain | VARIANTS[variant])
+    assert variant or not family.unfit(config)
+    if family.unfit(config):
+        return
+    back = ours(kind, family.config(config, 8))
+    back = {key[6:]: value for key, value in back.items() if key.startswith("model.")}
+    again = tiny.config(**plain | {key: value for key, value in back.items() if key in fields})
+    for stack in stacks(config):
+        layers = getattr(config, f"num_{stack}_layers")
+        kinds, kinds_again = (repeated(one.layer_pattern, layers) for one in (config, again))
+        assert kinds == kinds_again
+    if "window" in kinds:
+        assert config.window == again.window
+        bases = [one.window_rotary_base or one.rotary_base for one in (config, again)]
+        assert bases[0] == bases[1]
+    for name in ("rotary_base", "rotary_scaling", "rotary_fraction", "bias"):
+        assert getattr(config, name) == getattr(again, name)
+    one, other = (biases_of(x.attention_bias, x.bias) for x in (config, again))
+    assert (one.inward, one.outward) == (other.inward, other.outward)

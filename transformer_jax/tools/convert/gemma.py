@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import llama, rotary, rows
-from transformer_jax.tools.convert.family import Settings, Values
+from transformer_jax.tools.convert.family import Settings, Values, any_of
 from transformer_jax.tools.convert.rows import View
 
 _OURS = {"activation": "geglu_tanh", "embedding_scale": None}
@@ -110,7 +110,7 @@ GEMMA2 = llama.family(
     kv_heads=4,
     head_dim=256,
     tied=True,
-    also=tuple(_CAPS.values()),
+    also=any_of(*_CAPS.values()),
     rows=_rows,
     read=_read_2,
     write=lambda ours: {**_write(ours), **rotary.written(ours)},
@@ -134,7 +134,7 @@ GEMMA3 = llama.family(
     kv_heads=4,
     head_dim=256,
     tied=True,
-    also=("logits_softcap",),
+    also=any_of("logits_softcap"),
     rows=_rows,
     read=_read_3,
     write=lambda ours: {**_write(ours), **rotary.written_by_kind(ours, "rope_local_base_freq")},

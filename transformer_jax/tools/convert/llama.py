@@ -1,12 +1,13 @@
 """Llama (Touvron et al. 2023) and what has its tensors: rotary, gated, grouped keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from transformer_jax.models.layers.attention import biases_of
 from transformer_jax.models.layers.embeddings import TIED_EMBEDDINGS
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import rotary, rows
-from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values, any_of
+from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values
 
 TABLE = "model.embed_tokens.weight"
 _ATTENTION = [f"self_attn.{name}_proj" for name in "qkvo"]
@@ -31,8 +32,6 @@ _NORMS = {
 _QK_NORMS = {
     f"self_attention/{side}_norm": f"self_attn.{side[0]}_norm" for side in ("query", "key")
 }
-# What a family's own `read` may give any value.
-_ANY = "layer_pattern window window_rotary_base rotary_base rotary_scaling rotary_fraction".split()
 
 
 def make_rows(config: TransformerConfig) -> list[rows.Row]:
@@ -65,14 +64,16 @@ def family(
     head_dim: Any = None,
     epsilon: float | None = 1e-6,
     tied: bool = False,
-    also: Sequence[str] = (),
+    read: Callable[[Settings, Values], Values] = lambda theirs, ours: rotary.read(theirs),
+    write: Callable[[Values], Values] = rotary.written,
+    also: Callable[[Values], dict[str, tuple[Any, ...]]] = lambda ours: {},
     **more: Any,
 ) -> Family:
     """A family of Llama's tensors.
 
     kind: its class, but for "ForCausalLM". kv_heads, head_dim, epsilon, tied: what a config.json
-    means that leaves them out; no epsilon: 1e-5 in any case. also: ours that `read` gives any
-    value, besides rotation and pattern. more: fields of `Family`.
+    means that leaves them out; no epsilon: 1e-5 in any case. also: besides rotation and pattern,
+    which may be what `read` finds in what `write` writes. more: other fields of `Family`.
     """
     epsilon_setting = Setting("rms_norm_eps", "norm_epsilon", epsilon)
     return Family(
@@ -105,11 +106,11 @@ def family(
             Setting("attention_dropout", "attention_dropout_rate", 0.0),
             Setting("tie_word_embeddings", "tied_embeddings", tied, {True: "all", False: "none"}),
         ),
-        also=any_of(*_ANY, *also),
+        read=read,
+        write=write,
+        also=lambda ours: {**rotary.kept(read, write)(ours), **also(ours)},
         **{
             "rows": make_rows,
-            "read": lambda theirs, ours: rotary.read(theirs),
-            "write": rotary.written,
             "copies": (("lm_head.weight", TABLE),),
             "prefix": "model.",
             **more,
@@ -127,8 +128,9 @@ def _biases(theirs: Settings, ours: Values) -> Values:
 
 
 def _write_biases(ours: Values) -> Values:
-    biases = {"attention_bias": ours["attention_bias"] == "all", "mlp_bias": bool(ours["bias"])}
-    return rotary.written(ours) | biases
+    bias = ours["bias"]
+    attention = biases_of(ours["attention_bias"], bias).inward
+    return rotary.written(ours) | {"attention_bias": attention, "mlp_bias": bias}
 
 
 def _one_window(theirs: Settings, default: int | None) -> Values:
@@ -140,6 +142,13 @@ def _one_window(theirs: Settings, default: int | None) -> Values:
 
 def _write_one_window(ours: Values) -> Values:
     return {**rotary.written(ours), "sliding_window": ours["window"]}
+
+
+def _write_phi3(ours: Values) -> Values:
+    """With the length before a scaling where its class looks for it first."""
+    settings = _write_one_window(ours)
+    scaling = settings["rope_parameters"]
+    return settings | {name: scaling[name] for name in (rotary.ORIGINAL,) if name in scaling}
 
 
 def _some_windows(theirs: Settings, ours: Values) -> Values:
@@ -161,7 +170,8 @@ def write_windows(ours: Values) -> Values:
     """Rotation, the window and the list of layers."""
     kinds = rotary.written_pattern(ours)
     on = {"use_sliding_window": ours["window"] is not None, "sliding_window": ours["window"]}
-    first = kinds.index("sliding_attention") if ours["window"] else ours["num_layers"]
+    near = "sliding_attention"
+    first = kinds.index(near) if near in kinds else ours["num_layers"]
     return {**rotary.written(ours), **on, "layer_types": kinds, "max_window_layers": first}
 
 
@@ -204,7 +214,8 @@ LLAMA = family(
     "llama",
     "Llama",
     theirs={"hidden_act": "silu", "rope_interleaved": False},
-    also=("bias", "attention_bias"),
+    # None are all but those of keys, for which zeros are written.
+    also=lambda ours: {"bias": (False, True), "attention_bias": (None, "all", "none")},
     read=_biases,
     write=_write_biases,
     idle=_IDLE,
@@ -258,6 +269,6 @@ PHI3 = family(
     read=lambda theirs, ours: (
         _one_window(theirs, None) | rotary.read(theirs, fraction=1.0, names={"yarn": "longrope"})
     ),
-    write=_write_one_window,
+    write=_write_phi3,
     idle=("embd_pdrop", "resid_pdrop"),
 )

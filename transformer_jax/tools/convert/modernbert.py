@@ -4,7 +4,7 @@ import numpy as np
 
 from transformer_jax.models.transformer.config import TransformerConfig
 from transformer_jax.tools.convert import rotary, rows
-from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values, any_of
+from transformer_jax.tools.convert.family import SIZES, Family, Setting, Settings, Values
 
 _LAYER = "model.layers.{}"
 _TABLE = "model.embeddings.tok_embeddings.weight"
@@ -72,7 +72,6 @@ def _write(ours: Values) -> Values:
     }
 
 
-_ANY = "layer_pattern window window_rotary_base rotary_base".split()
 MODERNBERT = Family(
     name="modernbert",
     heads={"masked_tokens": ("ModernBertForMaskedLM", "masked_lm")},
@@ -109,7 +108,7 @@ MODERNBERT = Family(
     rows=_rows,
     read=_read,
     write=_write,
-    also=any_of(*_ANY),
+    also=rotary.kept(_read, _write),
     optional="token_head/*",
     unread=("classifier.*", "head.*"),
     copies=(("decoder.weight", _TABLE),),

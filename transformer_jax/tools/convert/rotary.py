@@ -1,6 +1,6 @@
 """Rotation and kinds of layers in a config.json, as old and as new releases spell them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.tools.convert.family import Settings, Values
@@ -15,7 +15,7 @@ _NUMBERS = {
     "longrope": "factor original_max_position_embeddings short_factor attention_factor",
 }
 _NAMES = {"default": "default", **dict.fromkeys(_NUMBERS), "su": "longrope"}
-_ORIGINAL = "original_max_position_embeddings"
+ORIGINAL = "original_max_position_embeddings"
 SHARE = "partial_rotary_factor"  # of a head, which is turned
 
 
@@ -44,8 +44,8 @@ def read(
         "rotary_scaling": _scaling(theirs, rope, names, nested),
         "rotary_fraction": rope.get(SHARE, theirs.get(share, fraction)),
     }
-    theirs.get(_ORIGINAL)  # which an unscaled one may have in vain
-    rope.check_known(("attn_factor", "long_factor", _ORIGINAL))
+    theirs.get(ORIGINAL)  # which an unscaled one may have in vain
+    rope.check_known(("attn_factor", "long_factor", ORIGINAL))
     return settings
 
 
@@ -95,10 +95,10 @@ def _scaling(
     if kind == "default":
         return ()
     longest = theirs.get("max_position_embeddings")
-    original = theirs.get(_ORIGINAL) or rope.get(_ORIGINAL) or longest
+    original = theirs.get(ORIGINAL) or rope.get(ORIGINAL) or longest
     values = {name: rope.get(name) for name in _NUMBERS[kind].split()}
-    if _ORIGINAL in values:
-        values[_ORIGINAL] = original
+    if ORIGINAL in values:
+        values[ORIGINAL] = original
     if values["factor"] is None and kind in ("yarn", "longrope"):
         values["factor"] = longest / original
     if nested:  # there releases from 5 on never read it
@@ -144,8 +144,8 @@ def _written_scaling(ours: Values) -> Values:
     for key, _, text in (text.partition("=") for text in texts):
         parts = [float(part) for part in text.split(",")]
         values[key] = parts if key == "short_factor" else parts[0]
-    if _ORIGINAL in values:
-        values[_ORIGINAL] = int(values[_ORIGINAL])
+    if ORIGINAL in values:
+        values[ORIGINAL] = int(values[ORIGINAL])
     if "truncate" in values:
         values["truncate"] = bool(values["truncate"])
     if name == "longrope":  # rows that are longer are refused here
@@ -173,9 +173,61 @@ def read_pattern(
 
 
 def written_pattern(ours: Values) -> list[str]:
-    """Their list of the kinds of all layers."""
+    """Their list of the kinds of all layers; another kind is as if it were full."""
     kinds = {kind: theirs for theirs, kind in _KINDS.items()}
-    return [kinds[kind] for kind in repeated(ours["layer_pattern"], ours["num_layers"])]
+    pattern = repeated(ours["layer_pattern"], ours["num_layers"])
+    return [kinds.get(kind, kinds["full"]) for kind in pattern]
+
+
+def kept(
+    read: Callable[[Settings, Values], Values], write: Callable[[Values], Values]
+) -> Callable[[Values], dict[str, tuple[Any, ...]]]:
+    """A `Family.also`: of rotation and pattern, what of ours comes back from what is written."""
+
+    def also(ours: Values) -> dict[str, tuple[Any, ...]]:
+        if "num_layers" not in ours:  # of two stacks
+            return {}
+        try:
+            back = ours | _PLAIN | read(Settings(write(ours), "config.json", {}), ours)
+        except ValueError:
+            return {name: () for name in _COMPARED}
+        return {
+            name: (ours[name] if what(ours) == what(back) else back[name],)
+            for name, what in _COMPARED.items()
+        }
+
+    return also
+
+
+def _as_windows(ours: Values) -> Any:
+    """The base of layers with a window; what is scaled elsewhere is not scaled there."""
+    base = ours["window_rotary_base"]
+    if "window" not in _all_layers(ours) or base is None:
+        return None
+    return None if base == ours["rotary_base"] and not ours["rotary_scaling"] else base
+
+
+def _all_layers(ours: Values) -> tuple[str, ...]:
+    return repeated(ours["layer_pattern"], ours["num_layers"])
+
+
+# What a family has that does not read them.
+_PLAIN: Values = dict(
+    layer_pattern=("full",),
+    window=None,
+    window_rotary_base=None,
+    rotary_scaling=(),
+    rotary_fraction=1.0,
+)
+# What a setting says, however it is spelled.
+_COMPARED: dict[str, Callable[[Values], Any]] = {
+    "layer_pattern": _all_layers,
+    "window": lambda ours: ours["window"] if "window" in _all_layers(ours) else None,
+    "window_rotary_base": _as_windows,
+    "rotary_base": lambda ours: ours["rotary_base"],
+    "rotary_scaling": lambda ours: _written_scaling(ours),
+    "rotary_fraction": lambda ours: ours["rotary_fraction"],
+}
 
 
 def shortest(names: Sequence[str]) -> tuple[str, ...]:
