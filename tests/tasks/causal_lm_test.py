@@ -2,12 +2,21 @@
 
 import dataclasses
 import itertools
+import types
+from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 
 from tests.tasks.small import LANGUAGE_MODEL, beside, decoding, log_probabilities, results, score
-from transformer_jax.data.prepare.tokenizer import EOS_ID
+from transformer_jax.data.prepare.tokenizer import (
+    EOS_ID,
+    SpecialIds,
+    Tokenizer,
+    train_tokenizer,
+)
+from transformer_jax.tasks import causal_lm
 
 
 def test_perplexity_a_word_is_that_of_the_bytes_of_all_texts(models):
@@ -127,3 +136,24 @@ def test_runs_that_differ_in_their_residual_scheme_alone_see_the_same_batches(mo
         assert expected.keys() == batch.keys()
         for name, rows in expected.items():
             np.testing.assert_array_equal(batch[name], rows)
+
+
+def test_what_follows_a_prompt_of_a_dialogue_is_told_behind_its_turns():
+    library = tokenizers.Tokenizer.from_str(train_tokenizer("bytes", (), 0)._library.to_str())
+    library.add_special_tokens(["<|start|>", "<|end|>"])
+    end = library.token_to_id("<|end|>")
+    tokenizer = Tokenizer(library, SpecialIds(eos=end, unk=None, in_text=True))
+    trained: Any = types.SimpleNamespace(data=types.SimpleNamespace(tokenizer=tokenizer))
+    (answer,) = tokenizer.encode(["Hello!<|end|> and more"])
+    for prompt in ("hi", "<|start|>user: hi<|end|>", "<|start|>hi<|end|>\n<|start|>", ""):
+        assert causal_lm._decoder(trained, prompt)(answer) == "Hello!"
+
+
+@pytest.mark.parametrize("unk", [0, 3])
+def test_padding_is_no_unknown_word(unk):
+    split: Any = types.SimpleNamespace(examples={"text": ["a b"]})
+    row = {"targets": np.array([[unk, 5, 0, 0]]), "targets_segment_ids": np.array([[1, 1, 0, 0]])}
+    split.batches = [(row, None)]
+    assert causal_lm._has_unknown(split, unk)
+    row["targets"][0, 0] = 6
+    assert not causal_lm._has_unknown(split, unk)

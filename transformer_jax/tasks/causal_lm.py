@@ -57,7 +57,10 @@ def _has_unknown(split: Split, unk: int | None) -> bool:
     """
     if unk is None:
         return False
-    unknown = sum(np.sum(batch["targets"] == unk) for batch, _ in split.batches)
+    unknown = sum(
+        np.sum((batch["targets"] == unk) & (batch["targets_segment_ids"] > 0))
+        for batch, _ in split.batches
+    )
     return bool(unknown > sum(text.count("<unk>") for text in split.examples["text"]))
 
 
@@ -102,9 +105,15 @@ def _continuations(trained: Trained, prompts: Sequence[str]) -> list[list[str]]:
 
 
 def _decoder(trained: Trained, prompt: str) -> Callable[[list[int]], str]:
-    """ids -> the text that follows the prompt."""
+    """ids -> the text that follows the prompt.
+
+    Blanks and halves of characters hang on what stands before. A prompt of a dialogue has ends of
+    turns in it, and what is decoded ends there: so it goes by what the prompt has after the last.
+    """
     tokenizer = trained.data.tokenizer
     (ids,) = tokenizer.encode([prompt])
+    ends = [place for place, one in enumerate(ids, 1) if one in tokenizer.special.ends]
+    ids = ids[max(ends, default=0) :]
     start = len(tokenizer.decode(ids))
     return lambda following: tokenizer.decode([*ids, *following])[start:]
 
