@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import types
 from typing import Any
 
 import jax
@@ -9,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.defaults import loss_settings
 from tests.inspection.models import ADMIN, LOSS, PRE_LN, forward_pass, make
 from tests.models import tiny
 from transformer_jax.inspection import heads, kernels, losses, stream
 from transformer_jax.inspection.kernels import is_kernel
 from transformer_jax.inspection.measures import PROBES, Step
+from transformer_jax.tasks import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -205,22 +208,86 @@ def test_losses_by_place_and_by_layer(step):
     lens = PROBES["lens"](step)["decoder"]
     np.testing.assert_allclose(lens[-1], np.nanmean(each), rtol=1e-5)
     assert len(lens) == len(step.stacks["decoder"].outputs)
+    far = np.arange(2**14 + 1)[None]  # of which a float's logarithm takes some for less
+    by_place = losses.by_place(jnp.asarray(far, jnp.float32), jnp.asarray(far))
+    expected = [0, *((2**n + 2 ** (n + 1) - 1) / 2 for n in range(14)), 2**14]
+    np.testing.assert_allclose(by_place, expected, rtol=1e-5)
     rows = np.arange(64, dtype=np.float64)[None]
     score = losses.in_context_score(jnp.asarray(-rows), jnp.asarray(rows, int))
     assert score == np.mean(-rows[0, 56:]) - np.mean(-rows[0, 4:8])
+
+
+# What stands between the stream and the logits; of which the lens says nothing.
+LOOKED_AT = {
+    "residual_dual": ("residual_dual", "causal_lm", {"architecture": "decoder_only"}, False),
+    "masked_tokens": ("pre_ln", "masked_lm", {"architecture": "encoder_only"}, False),
+    **{
+        f"{head}, {pooling}": (
+            "pre_ln",
+            task,
+            dict(architecture="encoder_only", head=head, num_labels=5, pooling=pooling),
+            same,
+        )
+        for head, task, pooling, same in (
+            ("tags", "tagging", "mean", True),
+            ("classes", "classification", "first", True),
+            ("classes", "classification", "mean", False),
+            ("classes", "classification", "pooler", False),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_the_last_lens_is_the_models_own_loss_or_there_is_none(name):
+    residual, task, changes, same = LOOKED_AT[name]
+    config = tiny.config(residual, **changes)
+    loss, params = TASKS[task].bound_loss(loss_settings()), tiny.random_parameters(config)
+    batch = dict(tiny.read_by(config, tiny.packed_batch()))
+    if config.architecture == "encoder_only":
+        real = np.asarray(batch["inputs_segment_ids"]) > 0
+        first = real & (np.asarray(batch["inputs_positions"]) == 0)
+        batch["targets"] = np.where(real, batch["inputs"], 0)
+        batch["labels"] = np.where(first if config.head == "classes" else real, 3, 0)
+    step = Step(make(config), loss, tiny.roles(config), params, params, batch)
+    lens, each = PROBES["lens"](step), losses.of_tokens(step.outputs, step.batch, loss)
+    if not same:
+        assert lens == {}
+        return
+    assert each is not None
+    ((_, means),) = lens.items()
+    np.testing.assert_allclose(means[-1], np.nanmean(each), rtol=1e-5)
 
 
 def test_noise_is_that_of_gradients_row_by_row(monkeypatch):
     """Of a loss that is linear in the parameters rows' gradients are known: x itself."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(6, 3)).astype(np.float32) + 1
-    step_batch = {"x": jnp.asarray(rows)}
 
-    def gradients(model, loss, params, batch):
-        return {"w": jnp.mean(batch["x"], axis=0)}
+    def summed_loss(model, loss, params, batch):
+        return jnp.sum((batch["n"] @ batch["x"]) * params["w"]), jnp.sum(batch["n"])
 
-    monkeypatch.setattr(losses, "gradients", gradients)
-    noise = losses.noise(None, None, None, step_batch)  # pyright: ignore
+    monkeypatch.setattr(losses, "summed_loss", summed_loss)
+    nothing: Any = types.SimpleNamespace(with_totals=lambda batch: batch)
+
+    @jax.jit
+    def noise_of(means, weights):
+        batch = {"x": means, "n": weights.astype(jnp.float32)}
+        return losses.noise(nothing, nothing, {"w": jnp.zeros(3)}, batch)
+
+    # Of tokens that all deviate alike, rows of few and of many of them say the same of a batch.
+    traces, squares = [], []
+    for _ in range(200):
+        weights = rng.choice([0, 2, 60], 64)
+        spread = 1 / np.sqrt(np.maximum(weights, 1))[:, None]
+        noise = noise_of(1 + spread * rng.normal(size=(64, 3)), weights)
+        tokens = np.sum(weights)  # of a batch, whose mean has a variance of 3 / tokens
+        traces.append(noise["trace"] * tokens / 64 / 3)
+        squares.append(noise["square"])
+    np.testing.assert_allclose(np.mean(traces), 1, rtol=0.1)
+    np.testing.assert_allclose(np.mean(squares), 3, rtol=0.05)
+
+    noise = noise_of(rows, np.full(6, 7))
     covariance = np.cov(rows.T, ddof=1)
     np.testing.assert_allclose(noise["trace"], np.trace(covariance), rtol=1e-5)
     mean = rows.mean(axis=0)

@@ -141,7 +141,7 @@ def test_runs_that_differ_in_their_residual_scheme_alone_see_the_same_batches(mo
 def test_what_follows_a_prompt_of_a_dialogue_is_told_behind_its_turns():
     library = tokenizers.Tokenizer.from_str(train_tokenizer("bytes", (), 0)._library.to_str())
     library.add_special_tokens(["<|start|>", "<|end|>"])
-    end = library.token_to_id("<|end|>")
+    end: Any = library.token_to_id("<|end|>")
     tokenizer = Tokenizer(library, SpecialIds(eos=end, unk=None, in_text=True))
     trained: Any = types.SimpleNamespace(data=types.SimpleNamespace(tokenizer=tokenizer))
     (answer,) = tokenizer.encode(["Hello!<|end|> and more"])

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.inspection.observed import Observed
 from transformer_jax.models.family import Batch, Model, Outputs, Params, with_memory
 from transformer_jax.models.layers.embeddings import Unprojected, scaled
+from transformer_jax.models.layers.heads import HEADS
 from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.transformer.config import scheme, stacks
 from transformer_jax.training.losses import Loss, PlaceLoss
@@ -16,9 +17,17 @@ from transformer_jax.training.losses import Loss, PlaceLoss
 
 def mean_loss(model: Model, loss: Loss, params: Params, batch: Batch) -> Float[Array, ""]:
     """The loss that training minimises, a mean over the batch, without dropout and memory."""
+    loss_sum, weight = summed_loss(model, loss, params, batch)
+    return loss_sum / weight
+
+
+def summed_loss(
+    model: Model, loss: Loss, params: Params, batch: Batch
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The two numbers that the `mean_loss` is the ratio of."""
     outputs, _ = with_memory(model, params, batch, None, ())
     loss_sum, weight, _ = loss(outputs, batch)
-    return loss_sum / weight
+    return loss_sum, weight
 
 
 def gradients(model: Model, loss: Loss, params: Params, batch: Batch) -> Params:
@@ -39,7 +48,7 @@ def by_place(losses: Float[Array, "B T"], places: Int[Array, "B T"]) -> Float[Ar
     places: from 0.
     """
     bins = (losses.shape[1] - 1).bit_length() + 1
-    bin_of = jnp.where(places > 0, 1 + jnp.floor(jnp.log2(jnp.maximum(places, 1))), 0)
+    bin_of = 32 - jax.lax.clz(places.astype(jnp.int32))  # logarithms round 8192 down on CPUs
     return jnp.stack([jnp.nanmean(jnp.where(bin_of == n, losses, jnp.nan)) for n in range(bins)])
 
 
@@ -60,15 +69,19 @@ def lens(
     model: Model, loss: Loss, params: Params, batch: Batch, outputs: Outputs, activations: Observed
 ) -> Float[Array, "n"] | None:
     """The mean loss of the logits that the stream after each sublayer gives, behind the model's
-    last norm: the logit lens. None: a loss of other things than tokens."""
-    function, values = loss.function, outputs.values
+    last norm: the logit lens. None: a loss of other things than tokens; or logits of something
+    that is not that stream, but has other layers, a pooling or a second stream before it."""
+    function, values, config = loss.function, outputs.values, model.config
     if not (isinstance(function, PlaceLoss) and isinstance(values, Unprojected)):
         return None
-    config = model.config
     *_, last = stacks(config)
+    head, residual = HEADS[config.head], scheme(config, last)
+    straight = head.module is None or head.labels
+    if not straight or (head.pooled and config.pooling != "first") or residual.summed_branches:
+        return None
 
     def behind_norm(x: Float[Array, "B T D"]) -> Float[Array, ""]:
-        if scheme(config, last).ends_in_norm:
+        if residual.ends_in_norm:
             norm = Norm(config.norm, config.norm_epsilon)
             x = jnp.asarray(norm.apply({"params": params[f"{last}_norm"]}, x))
         lens_outputs = outputs._replace(values=dataclasses.replace(values, x=scaled(config, x)))
@@ -82,20 +95,21 @@ def noise(model: Model, loss: Loss, params: Params, batch: Batch) -> dict[str, F
 
     Unbiased, and so below 0 at times (McCandlish et al. 2018, 1812.06162, appendix A.1, with one
     row and all): average each over many steps before the ratio trace / square, which is the simple
-    noise scale in rows.
+    noise scale in rows. Rows count by their weights, as many targets as each has; of a ratio of
+    sums over rows that is right but for 1 / rows of it.
     """
+    rows, batch = len(next(iter(batch.values()))), loss.with_totals(batch)
+    gradient = jax.grad(lambda x, batch: summed_loss(model, loss, x, batch), has_aux=True)
+    total, weight = gradient(params, batch)
+    mean = jax.tree.map(lambda leaf: leaf / weight, total)
 
     def square(params: Params) -> Float[Array, ""]:
         return sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(params)), jnp.zeros(()))
 
-    def of_row(row: Batch) -> Float[Array, ""]:
-        one = jax.tree.map(lambda column: column[None], row)
-        return square(gradients(model, loss, params, one))
+    def off(row: Batch) -> Float[Array, ""]:
+        own, own_weight = gradient(params, jax.tree.map(lambda column: column[None], row))
+        scale = rows / weight
+        return square(jax.tree.map(lambda g, m: scale * (g - own_weight * m), own, mean))
 
-    rows = len(next(iter(batch.values())))
-    single = jnp.mean(jax.lax.map(of_row, batch))
-    whole = square(gradients(model, loss, params, batch))
-    return {
-        "square": (rows * whole - single) / (rows - 1),
-        "trace": (single - whole) / (1 - 1 / rows),
-    }
+    trace = jnp.sum(jax.lax.map(off, batch)) / (rows - 1)
+    return {"square": square(mean) - trace / rows, "trace": trace}

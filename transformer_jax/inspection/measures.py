@@ -241,7 +241,7 @@ PROBES: dict[str, Measure] = {
     # al. 2022)
     "in_context_score": _of_losses(losses.in_context_score),
     # mean loss of the logits of the stream after each sublayer, behind the last norm (the logit
-    # lens)
+    # lens); where logits are made of that alone, with no layer or pooling between
     "lens": _lens,
     # the squared expected gradient, and the trace of the covariance of rows' gradients, whose ratio
     # is the simple noise scale once both are averaged over steps (McCandlish et al. 2018,
