@@ -7,9 +7,11 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests.models import tiny
+from transformer_jax.models.transformer.stacks import Layers
 
 
 def assert_close(logits, expected):
@@ -158,6 +160,17 @@ def test_rows_of_several_hypotheses_are_decoded_in_bfloat16():
     rounded = decode(lower, params, inputs_only(PROMPTS), targets)
     error = np.abs(rounded - exact).max()
     assert 0 < error < 0.1 * np.abs(exact).max()
+
+
+def test_biases_by_distance_are_read_in_float32_as_of_whole_rows():
+    config = tiny.config(
+        architecture="decoder_only", positions="relative_by_layer", dtype="bfloat16"
+    )
+    params = tiny.random_parameters(config)["decoder"]
+    layer = Layers(config, "decoder")._layer(params, 0)
+    dtypes = {leaf.dtype.name for leaf in jax.tree.leaves(layer)}
+    table = optax.tree.get(layer, "table")
+    assert table.dtype == jnp.float32 and "bfloat16" in dtypes
 
 
 @pytest.mark.parametrize("most", [(3, None), (5, 3), (3, 4)])

@@ -156,6 +156,29 @@ def test_a_skipped_step_leaves_no_trace_but_in_the_counts_of_steps(parts):
     np.testing.assert_array_equal(np.isnan(after["recent"][:4]), [False, False, True, True])
 
 
+def test_an_average_of_steps_weighs_them_by_their_own_rates_also_behind_skipped_ones():
+    """The weight of `schedule_free` is the square of a rate that has Adam's correction."""
+
+    def schedule(count):
+        return 0.01 * (count + 1)
+
+    def faulty(params, batch, rng, memory):
+        outputs, _ = apply(params, batch, rng, ())
+        return outputs._replace(values=outputs.values * batch["fault"]), memory
+
+    settings = dataclasses.replace(tiny.OF_OPTIMIZER, name="schedule_free")
+    transform = make_optimizer(settings, schedule, lambda: tiny.ROLES)
+    state = tiny.make_states(optimizer=transform).create(jax.random.key(0), make_batch(0))
+    changes = dict(optimizer=transform, schedule=schedule, apply=faulty)
+    step = tiny.compiled_step(state, make_settings(bad_step="skip"), **changes)
+    for fault in (np.nan, np.nan, np.nan, 1.0):
+        batch = make_batch(1) | {"fault": np.full((B, 1, 1), fault, np.float32)}
+        state, _ = step(state, batch)
+    average = optax.tree.get(state.opt_state, "ScheduleFreeState")
+    expected = 0.04**2 * (1 - settings.beta2**4)
+    np.testing.assert_allclose(average.weight_sum, expected, rtol=1e-5)
+
+
 def test_the_moving_average_is_the_recursion_and_training_does_not_see_it():
     decay = 0.3  # more than the first three steps have of their own
     step, plain = make_step(make_settings(ema_decay=decay)), make_step(make_settings())

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.models.family import Params
+from transformer_jax.models.family import Params, parameter_name
 from transformer_jax.models.layers.attention import Offsets, Slots
 from transformer_jax.models.layers.kernels import KERNELS
 from transformer_jax.models.layers.masks import Segments
@@ -212,11 +212,13 @@ class Layers:
         step; and what a step takes out of stacked parameters would be taken out again at each step.
         """
 
-        def of_layer(leaf: Array) -> Array:
-            # Vectors (two axes with that of the layers) may be read in float32, unlike products.
-            return leaf[number].astype(self.config.compute_dtype) if leaf.ndim > 2 else leaf[number]
+        def of_layer(path: Any, leaf: Array) -> Array:
+            # Vectors (two axes with that of the layers) may be read in float32, unlike products;
+            # so are tables of biases.
+            product = leaf.ndim > 2 and parameter_name(path).rpartition("/")[2] != "table"
+            return leaf[number].astype(self.config.compute_dtype) if product else leaf[number]
 
-        return _inputs_last(jax.tree.map(of_layer, stacked))
+        return _inputs_last(jax.tree_util.tree_map_with_path(of_layer, stacked))
 
     def _method(self, layer: Params, name: str) -> Callable[..., Any]:
         block = Block(self.config, self.stack, kernel_first, parent=None)
