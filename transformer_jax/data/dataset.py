@@ -257,12 +257,17 @@ class Dataset:
     def unigram_entropy(self) -> float | None:
         """Nats a token of what the model learns to predict: the least loss without reading.
 
-        None where it predicts no tokens. Tokens that are never asked for do not count.
+        None where it predicts no tokens. Tokens that are never asked for do not count, and sets
+        count by the shares of the examples that are drawn from them.
         """
         recipe = self.settings.recipe
         if recipe.predicted is None:
             return None
-        counts = summed(arrays.ids[recipe.predicted] for arrays in self._tokens("train"))
+        sets = zip(self.settings.sets("train"), self._tokens("train"), strict=True)
+        drawn = [(part.weight / len(arrays), arrays.ids[recipe.predicted]) for part, arrays in sets]
+        counts = np.zeros(max(len(ids) for _, ids in drawn))
+        for share, ids in drawn:
+            counts[: len(ids)] += share * ids
         if recipe.draw is not None:  # masks spare them
             counts[np.isin(np.arange(len(counts)), self.special.silent)] = 0
         shares = counts[counts > 0] / counts.sum()
