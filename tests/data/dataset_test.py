@@ -352,6 +352,15 @@ def test_examples_of_a_part_are_shared_with_the_training_split_of_any_part(folde
     assert split.in_train().tolist() == [False, False, True, True, False]
 
 
+def test_what_training_leaves_out_as_too_long_is_not_in_it(folder):
+    for name in ("tr", "te"):
+        for side in ("en", "de"):
+            text = "".join(f"{line}\n" for line in ("a b", " ".join("a" * 30)))
+            (folder / "pairs" / f"{name}.{side}").write_text(text)
+    splits = {"train": ("tr",), "validation": ("te",), "test": ("te",)}
+    assert dataset(folder, "translation", splits=splits).in_train("test").tolist() == [True, False]
+
+
 def _decoded(data, batches):
     """How often each text is among so many training batches."""
     counts = collections.Counter()

@@ -10,6 +10,7 @@ from PIL import Image
 
 from tests.tasks import small
 from tests.whole.command_line import records
+from transformer_jax import api
 from transformer_jax.commands.generate import generate
 from transformer_jax.commands.train import train
 from transformer_jax.config.build import build
@@ -107,6 +108,10 @@ def test_boxes_are_trained_on_scored_and_written(config, folder, tmp_path):
         assert [row["category_name"] for row in record["coco"]] == record["labels"]
         names = json.loads((whole / "labels.json").read_text())
         assert [names[row["category_id"]] for row in record["coco"]] == record["labels"]
+    pixels = np.asarray(Image.open(paths[1]))
+    by_path, by_pixels = map(json.loads, api.load(whole).generate([paths[1], pixels]))
+    assert by_path == record and by_pixels["file"] == "image 1"
+    assert (by_pixels["boxes"], by_pixels["scores"]) == (record["boxes"], record["scores"])
 
 
 def test_one_class_is_enough_as_the_other_is_none(config, folder):

@@ -21,7 +21,7 @@ from jaxtyping import Bool
 from transformer_jax.data import by_hand
 from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.prepare import pictures, prepare
-from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
+from transformer_jax.data.prepare.arrays import TokenArrays, chunks
 from transformer_jax.data.prepare.recipe import Batch, Drawing, NumberedBatch
 from transformer_jax.data.prepare.summary import Summary, check_train, lost, summarise, unknown
 from transformer_jax.data.prepare.tokenizer import (

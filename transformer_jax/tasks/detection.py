@@ -20,7 +20,6 @@ from transformer_jax.data.read import images
 from transformer_jax.data.read.boxes import BOXED, has_area, left_out
 from transformer_jax.data.read.examples import Examples
 from transformer_jax.data.read.images import FITS, ImageSettings
-from transformer_jax.data.read.pictures import from_file
 from transformer_jax.evaluation.boxes import Boxes, average_precision
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.models.family import Batch, Outputs
@@ -157,16 +156,24 @@ def _sure(boxes: Boxes) -> Boxes:
 
 
 def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
-    """A JSON object for each image that a line names."""
+    """A JSON object for each image: of a path, or of pixels, which are called by their number."""
 
-    def objects(files: Sequence[str]) -> list[list[str]]:
-        pairs = zip(files, trained.predict(trained.data.prompts(files)), strict=True)
-        return [[json.dumps(_object(trained, *pair), ensure_ascii=False)] for pair in pairs]
+    def objects(inputs: Sequence[str | Path | np.ndarray]) -> list[list[str]]:
+        rows = []
+        predictions = trained.predict(trained.data.prompts(inputs))
+        for number, (one, prediction) in enumerate(zip(inputs, predictions, strict=True)):
+            file = str(one) if isinstance(one, str | Path) else f"image {number}"
+            (picture,) = pictures.by_hand([one])
+            row = _object(trained, file, images.size_of(picture), prediction)
+            rows.append([json.dumps(row, ensure_ascii=False)])
+        return rows
 
     return tokens.of_full_lines(lines, objects)
 
 
-def _object(trained: Trained, file: str, prediction: Mapping[str, Any]) -> dict[str, Any]:
+def _object(
+    trained: Trained, file: str, size: tuple[int, int], prediction: Mapping[str, Any]
+) -> dict[str, Any]:
     """The boxes of a file with a score of `LEAST_SCORE` at least, in pixels, the surest first:
     {"file", "boxes": [[x0, y0, x1, y1]], "labels", "scores", "coco"}.
 
@@ -174,7 +181,7 @@ def _object(trained: Trained, file: str, prediction: Mapping[str, Any]) -> dict[
     is called by, or else that name; a class's is its place among the run's labels, from 0, which is
     COCO's own where these were imported with a model of COCO.
     """
-    stem, size = Path(file).stem, images.size_of(from_file(Path(file).expanduser()))
+    stem = Path(file).stem
     rows = _sure(_detections(trained, prediction, size))
     number = int(stem) if stem.isdecimal() else stem
     labels = [trained.data.labels[row["category_id"]] for row in rows]

@@ -209,9 +209,11 @@ def _encoded_piece(plan: Plan, piece: Examples) -> EncodedPiece:
     if plan.keeps_texts:
         lines = [_line(dict(zip(piece, example, strict=True))) for example in examples]
         files[arrays.TEXTS] = b"".join(lines)
+    left_out = set(too_long if plan.limits.too_long == "drop" else ())
     files[arrays.HASHES] = b"".join(
         hashlib.blake2b(repr(tuple(map(identified, example))).encode(), digest_size=8).digest()
-        for example in examples
+        for number, example in enumerate(examples)
+        if number not in left_out
     )
     texts = [name for name in recipe.reads if name != recipe.labels]
     labels = piece[recipe.labels] if recipe.labels else []
