@@ -3,7 +3,7 @@
     import transformer_jax as tj
 
     run = tj.load("runs/quickstart")
-    run.generate(["Ana washed the car because it was dirty."])
+    run.generate(["Ana washed the car because it was dirty ."])
 
 What is asked for is imported when it is first used.
 """
