@@ -42,6 +42,14 @@ def of_tokens(outputs: Outputs, batch: Batch, loss: Loss) -> Float[Array, "B T"]
     return None
 
 
+def places(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Where tokens stand in what their row has of their text, from 0. Where a row goes on with the
+    text of the one before, positions count from that text's beginning, which it does not have."""
+    index = jnp.arange(segments.shape[1])[None]
+    begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
+
+
 def by_place(losses: Float[Array, "B T"], places: Int[Array, "B T"]) -> Float[Array, "bins"]:
     """The mean loss of tokens at places 0, 1, 2 and 3, 4 to 7, ... of their text; NaN where none.
 

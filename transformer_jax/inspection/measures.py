@@ -133,7 +133,7 @@ def _peak_share(step: Step) -> dict[str, Any]:
 
 
 def _of_losses(measure: Callable[[Any, Any], Float[Array, "*n"]]) -> Measure:
-    """What a function makes of each token's loss and its place in the text."""
+    """What a function makes of each token's loss and its place in the text, in its row alone."""
 
     def measured(step: Step) -> dict[str, Any]:
         each = losses.of_tokens(step.outputs, step.batch, step.loss)
@@ -141,7 +141,7 @@ def _of_losses(measure: Callable[[Any, Any], Float[Array, "*n"]]) -> Measure:
             return {}
         *_, last = stacks(step.model.config)
         side = "inputs" if last == "encoder" else "targets"
-        return {"": measure(each, step.batch[f"{side}_positions"])}
+        return {"": measure(each, losses.places(step.batch[f"{side}_segment_ids"]))}
 
     return measured
 

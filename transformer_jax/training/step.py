@@ -147,8 +147,8 @@ class TrainStep:
             )
             # By which schedule_free, too, knows the rate of a step.
             if (count := optax.tree.get(opt_state, "step_count")) is not None:
-                kept = optax.tree.set(next_state.opt_state, step_count=count)
-                next_state = dataclasses.replace(next_state, opt_state=kept)
+                opt_state = optax.tree.set(next_state.opt_state, step_count=count)
+                next_state = dataclasses.replace(next_state, opt_state=opt_state)
             finite = all_finite(next_state.params)
             metrics |= {"finite_parameters": finite, "window": next_state.window}
         return next_state, metrics | {"bad": bad}

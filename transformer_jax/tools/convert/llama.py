@@ -108,7 +108,7 @@ def family(
         ),
         read=read,
         write=write,
-        also=lambda ours: {**rotary.kept(read, write)(ours), **also(ours)},
+        also=lambda ours: {**rotary.round_trip(read, write)(ours), **also(ours)},
         **{
             "rows": make_rows,
             "copies": (("lm_head.weight", TABLE),),

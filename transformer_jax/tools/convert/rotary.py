@@ -179,7 +179,7 @@ def written_pattern(ours: Values) -> list[str]:
     return [kinds.get(kind, kinds["full"]) for kind in pattern]
 
 
-def kept(
+def round_trip(
     read: Callable[[Settings, Values], Values], write: Callable[[Values], Values]
 ) -> Callable[[Values], dict[str, tuple[Any, ...]]]:
     """A `Family.also`: of rotation and pattern, what of ours comes back from what is written."""
