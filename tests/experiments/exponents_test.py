@@ -97,3 +97,19 @@ def test_a_number_is_beside_a_line_where_all_of_its_interval_is():
         (0.33, math.nan, math.nan, "undecided"),
     ):
         assert report._within(report.Interval(value, low, high), 1 / 3, 0.05) == said
+
+
+@pytest.mark.parametrize("readings", [0, 5])
+def test_a_ladder_tells_of_a_seed_that_diverged(tmp_path, undrawn, readings):
+    """Also before its first reading, so that it has no row."""
+    rows = [
+        {"part": "ladder", "arm": arm, "width": width, "seed": seed, "share": share / 20}
+        | {"excess": math.exp(-share / 20) * (1 + 0.01 * seed)}
+        for arm in ("one", "other")
+        for width in (16, 32)
+        for seed in range(3)
+        for share in range(1, 21)
+        if (arm, width, seed) != ("other", 32, 2) or share <= readings
+    ]
+    text = report._ladder(rows, tmp_path)
+    assert text.count("a seed diverged") == 1 and "**undecided**" in text

@@ -80,6 +80,10 @@ def test_lines_on_decay():
     assert report._decay(against)[0].count("**contradicted**") == 3
     text, _ = report._decay({0.0: arm(100, None), 0.1: arm(None, None)})
     assert text.count("**undecided**") == 2 and "contradicted" not in text
+    # Four points have no deviation from the three lines of their seeds.
+    seeds = {0.1: (0, 1), 0.3: (0,), 1.0: (2,)}
+    few = {decay: [training(seed, 100, 900) for seed in own] for decay, own in seeds.items()}
+    assert "too few of them fit" in report._decay(few)[0]
     assert report.delay(training(0, 100, None)) == 60  # at least
 
 

@@ -211,6 +211,8 @@ def test_losses_by_place_and_by_layer(step):
     np.testing.assert_array_equal(
         np.where(real, losses.places(batch["targets_segment_ids"]), 0), np.where(real, places, 0)
     )
+    # A row that goes on with a text, and the next one.
+    assert losses.places(jnp.asarray([[3, 3, 3, 1, 1]])).tolist() == [[0, 1, 2, 0, 1]]
     far = np.arange(2**14 + 1)[None]  # of which a float's logarithm takes some for less
     by_place = losses.by_place(jnp.asarray(far, jnp.float32), jnp.asarray(far))
     expected = [0, *((2**n + 2 ** (n + 1) - 1) / 2 for n in range(14)), 2**14]

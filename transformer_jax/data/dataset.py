@@ -21,7 +21,7 @@ from jaxtyping import Bool
 from transformer_jax.data import by_hand
 from transformer_jax.data.cache import build_once, fingerprint
 from transformer_jax.data.prepare import pictures, prepare
-from transformer_jax.data.prepare.arrays import TokenArrays, chunks
+from transformer_jax.data.prepare.arrays import TokenArrays, chunks, summed
 from transformer_jax.data.prepare.recipe import Batch, Drawing, NumberedBatch
 from transformer_jax.data.prepare.summary import Summary, check_train, lost, summarise, unknown
 from transformer_jax.data.prepare.tokenizer import (
@@ -264,10 +264,9 @@ class Dataset:
         if recipe.predicted is None:
             return None
         sets = zip(self.settings.sets("train"), self._tokens("train"), strict=True)
-        drawn = [(part.weight / len(arrays), arrays.ids[recipe.predicted]) for part, arrays in sets]
-        counts = np.zeros(max(len(ids) for _, ids in drawn))
-        for share, ids in drawn:
-            counts[: len(ids)] += share * ids
+        counts = summed(
+            part.weight / len(arrays) * arrays.ids[recipe.predicted] for part, arrays in sets
+        )
         if recipe.draw is not None:  # masks spare them
             counts[np.isin(np.arange(len(counts)), self.special.silent)] = 0
         shares = counts[counts > 0] / counts.sum()

@@ -103,8 +103,8 @@ def noise(model: Model, loss: Loss, params: Params, batch: Batch) -> dict[str, F
 
     Unbiased, and so below 0 at times (McCandlish et al. 2018, 1812.06162, appendix A.1, with one
     row and all): average each over many steps before the ratio trace / square, which is the simple
-    noise scale in rows. Rows count by their weights, as many targets as each has; of a ratio of
-    sums over rows that is right but for 1 / rows of it.
+    noise scale in rows. Rows count by their weights, as many targets as each has; where these
+    differ, both are ratios of sums, with a bias of the order of 1 / rows of them.
     """
     rows, batch = len(next(iter(batch.values()))), loss.with_totals(batch)
     gradient = jax.grad(lambda x, batch: summed_loss(model, loss, x, batch), has_aux=True)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import keystr, tree_map_with_path
 from jaxtyping import Array, Bool, Float, Key, Shaped
 
 from transformer_jax.devices import compiled
@@ -138,17 +139,16 @@ class TrainStep:
                 window=jax.tree.map(lambda x: jnp.where(starts_window, 0.0, x), state.window),
                 recent=state.recent.at[state.step % state.recent.size].set(jnp.nan),
             )
-            schedule = optax.ScaleByScheduleState
-            next_state = jax.tree.map(
-                lambda old, new: new if isinstance(new, schedule) else jnp.where(bad, old, new),
-                left_out,
-                next_state,
-                is_leaf=lambda node: isinstance(node, schedule),
+            schedule: Any = optax.ScaleByScheduleState
+
+            def chosen(path: Any, old: Any, new: Any) -> Any:
+                # The latter is the count by which schedule_free knows the rate of a step.
+                counts = isinstance(new, schedule) or keystr(path[-1:]) == ".step_count"
+                return new if counts else jnp.where(bad, old, new)
+
+            next_state = tree_map_with_path(
+                chosen, left_out, next_state, is_leaf=lambda node: isinstance(node, schedule)
             )
-            # By which schedule_free, too, knows the rate of a step.
-            if (count := optax.tree.get(opt_state, "step_count")) is not None:
-                opt_state = optax.tree.set(next_state.opt_state, step_count=count)
-                next_state = dataclasses.replace(next_state, opt_state=opt_state)
             finite = all_finite(next_state.params)
             metrics |= {"finite_parameters": finite, "window": next_state.window}
         return next_state, metrics | {"bad": bad}

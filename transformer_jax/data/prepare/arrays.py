@@ -160,12 +160,12 @@ def ids_of(tokens: Array) -> Int64[np.ndarray, " V"]:
     return summed(map(np.bincount, chunks(tokens)))
 
 
-def summed(counts: Iterable[Int64[np.ndarray, " _"]]) -> Int64[np.ndarray, " most"]:
-    """The sum of counts, the shorter ones continued with zeros."""
+def summed(counts: Iterable[Shaped[np.ndarray, " _"]]) -> Shaped[np.ndarray, " most"]:
+    """The sum of counts, also weighted ones, the shorter ones continued with zeros."""
     total = np.zeros(1, np.int64)
     for part in counts:
-        total = np.pad(total, (0, max(0, len(part) - len(total))))
-        total[: len(part)] += part
+        most = max(len(total), len(part))
+        total = np.pad(total, (0, most - len(total))) + np.pad(part, (0, most - len(part)))
     return total
 
 

@@ -147,8 +147,8 @@ def _write_one_window(ours: Values) -> Values:
 def _write_phi3(ours: Values) -> Values:
     """With the length before a scaling where its class looks for it first."""
     settings = _write_one_window(ours)
-    scaling = settings["rope_parameters"]
-    return settings | {name: scaling[name] for name in (rotary.ORIGINAL,) if name in scaling}
+    original = settings["rope_parameters"].get(rotary.ORIGINAL)
+    return settings | ({rotary.ORIGINAL: original} if original else {})
 
 
 def _some_windows(theirs: Settings, ours: Values) -> Values:

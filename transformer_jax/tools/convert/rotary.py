@@ -1,5 +1,6 @@
 """Rotation and kinds of layers in a config.json, as old and as new releases spell them."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -224,9 +225,9 @@ _COMPARED: dict[str, Callable[[Values], Any]] = {
     "layer_pattern": _all_layers,
     "window": lambda ours: ours["window"] if "window" in _all_layers(ours) else None,
     "window_rotary_base": _as_windows,
-    "rotary_base": lambda ours: ours["rotary_base"],
-    "rotary_scaling": lambda ours: _written_scaling(ours),
-    "rotary_fraction": lambda ours: ours["rotary_fraction"],
+    "rotary_base": operator.itemgetter("rotary_base"),
+    "rotary_scaling": _written_scaling,
+    "rotary_fraction": operator.itemgetter("rotary_fraction"),
 }
 
 
