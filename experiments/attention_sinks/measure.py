@@ -24,7 +24,7 @@ def measure(
     workdir: Path,
     *,
     rates: Sequence[float],
-    seeds: int,
+    seeds: Sequence[int],
     chosen_after: int,
     read_every: int,
 ) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def measure(
     if len(rates) > 1:
         rate = min(rates, key=lambda trial: _loss_after(trainings, look, trial, chosen_after))
     rows = []
-    for seed in range(seeds):
+    for seed in seeds:
         for update in trainings.steps(rate, seed):
             if update.step % read_every == 0:
                 metrics = jax.device_get(look(update.state.params))

@@ -57,7 +57,7 @@ def _run(
         train=False,
         measure={
             "rates": rates[:1] if quick else rates,
-            "seeds": 1 if quick else plan.pop("seeds", 3),
+            "seeds": list(range(1 if quick else plan.pop("seeds", 3))),
             "chosen_after": 20 if quick else 300,
             "read_every": 20 if quick else 100,
         },
@@ -93,22 +93,23 @@ def remedies(quick: bool) -> list[Run]:
 
 
 def words(quick: bool) -> list[Run]:
-    """Bytes of WikiText-2, four layers, two seeds."""
+    """Bytes of WikiText-2, four layers, two seeds: each a run of its own, as they are long."""
     base = text(num_layers=4, d_model=128, steps=100 if quick else 3_000, warmup_steps=20)
     base |= {"data.max_target_length": 128}
     return [
         Run(
             config=TEXT_CONFIG,
             overrides=base | {"model.residual": scheme},
-            labels={"part": "words", "scheme": scheme, "arm": "plain"},
+            labels={"part": "words", "scheme": scheme, "arm": "plain", "seed": seed},
             train=False,
             measure={
                 "rates": [2e-3],
-                "seeds": 1 if quick else 2,
+                "seeds": [seed],
                 "chosen_after": 0,
                 "read_every": 20 if quick else 100,
             },
         )
+        for seed in range(1 if quick else 2)
         for scheme in (TEXT_SCHEMES[:1] if quick else TEXT_SCHEMES)
     ]
 
