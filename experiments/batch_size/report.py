@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.batch_size.sweep import AT, LENGTH
+from experiments.batch_size.sweep import AT, FIRST_TARGET, LENGTH
 from experiments.harness import figures, rates, results
 from experiments.harness.results import Finished, Row
 from transformer_jax.tools.reports.intervals import Estimate
@@ -19,7 +19,6 @@ _LEFT = 0.25  # of SGD's gap at 256 rows, what is there at 1
 _SLACK = 1.2  # times the least tokens, that a critical batch takes
 _SLOPE, _FLAT = 0.3, 0.1  # of the log of a critical batch
 _BEYOND = 50  # the log of a factor on tokens, from which on a curve is flat
-_FIRST_TARGET = 2  # of the readings, which are half an octave apart
 _Said = tuple[str, dict[str, float]]
 
 
@@ -49,7 +48,13 @@ def _tuned(rows: Sequence[Row], out: Path) -> str:
         key: [math.nan if row["loss"] is None else row["loss"] for row in members]
         for key, members in results.group(fresh, "arm", "batch").items()
     }
-    text, numbers = (_half_lives if part == "beta2" else _gaps)(losses)
+    searched = {
+        key: min(_number(row["loss"]) for row in members)
+        for key, members in results.group(
+            [row for row in rows if row["kind"] == "search"], "arm", "batch"
+        ).items()
+    }
+    text, numbers = _half_lives(losses, searched) if part == "beta2" else _gaps(losses)
     means = {f"{part}/{arm}/{batch}": float(np.mean(x)) for (arm, batch), x in losses.items()}
     results.write_summary(out, means | numbers)
     figure = figures.lines(
@@ -68,8 +73,11 @@ def _tuned(rows: Sequence[Row], out: Path) -> str:
 _Losses = Mapping[tuple[str, int], Sequence[float]]
 
 
-def _half_lives(losses: _Losses) -> _Said:
-    """Where the best half-life is by size; one row against 16; a fixed beta2 at one row."""
+def _half_lives(losses: _Losses, searched: Mapping[tuple[str, int], float]) -> _Said:
+    """Where the best half-life is by size; one row against 16; a fixed beta2 at one row.
+
+    searched: the least loss of each search, whose seed chooses the half-life that others compare.
+    """
     deviation = results.pooled_deviation(losses.values())
     batches = sorted({batch for _, batch in losses})
     half_lives = [arm for arm in dict.fromkeys(arm for arm, _ in losses) if arm != "0.95"]
@@ -94,8 +102,9 @@ def _half_lives(losses: _Losses) -> _Said:
     known = len(half_lives) > 1 and np.isfinite(deviation.value)
     same = "held" if apart <= 1 else "contradicted" if never else "undecided"
     first = batches[0]
-    one_row = losses[half_lives[best[first]], first]
-    against = losses[half_lives[best[AT]], AT] if AT in best else [math.nan]
+    chosen = {batch: min(half_lives, key=lambda x: searched[x, batch]) for batch in batches}
+    one_row = losses[chosen[first], first]
+    against = losses[chosen[AT], AT] if AT in chosen else [math.nan]
     smaller = results.difference(one_row, against, deviation)
     fixed = results.difference(one_row, losses.get(("0.95", first), [math.nan]), deviation)
     optima = ", ".join(f"{half_lives[place]} at {batch}" for batch, place in best.items())
@@ -211,7 +220,7 @@ def _critical(rows: Sequence[Row], out: Path) -> str:
     points, lines = [], []
     for (width, seed), members in results.group(fresh, "width", "seed").items():
         curves = {row["batch"]: _curve(row) for row in members}
-        for target in sorted(set().union(*curves.values()))[_FIRST_TARGET::2]:
+        for target in sorted(set().union(*curves.values()))[FIRST_TARGET::2]:
             loss = min(curve.get(target, math.inf) for curve in curves.values())
             tokens = {batch: tokens_to(curve, loss) for batch, curve in curves.items()}
             batch = critical_batch(tokens) * LENGTH

@@ -11,7 +11,11 @@ HALF_LIVES = [3e3, 3e4, 3e5]  # tokens
 # Where the searches of learning rates start, at 16 rows.
 OPTIMIZERS = {"adamw": RATE, "sgd": 0.5, "adafactor": 3e-2}
 WIDTHS = [16, 32, 64]
-TARGETS = [200_000, 400_000, 800_000]  # tokens after which the best batch sets the loss
+SIZES = [4, 16, 64, 256]  # rows, of `critical`
+# Steps of the largest batch, so that all sizes are read after as many tokens: about half an octave
+# apart. Every other one from the third on, at which the best batch sets the loss, is a target.
+READINGS = [6, 8, 12, 17, 24, 34, 48, 68]
+FIRST_TARGET = 2
 
 
 def _run(
@@ -106,27 +110,28 @@ def noise(quick: bool) -> list[Run]:
 
 def critical(quick: bool) -> list[Run]:
     """Tokens to a loss by size of a batch and width, at a constant rate, of averaged weights."""
-    targets = [target // 32 for target in TARGETS] if quick else TARGETS
+    batches = SIZES[:2] if quick else SIZES
+    step = batches[-1] * LENGTH
     return [
         _run(
             quick,
             batch,
-            3 * targets[-1] // 2,
+            72 * step,
             {"part": "critical", "width": width},
             {
                 "part": "critical",
                 "start": RATE / 2 * (batch / AT) ** 0.5,
                 "most": 3 if quick else 4,
-                "at": [round(targets[0] / 2 * 2 ** (n / 2)) for n in range(8)],
+                "at": [reading * step for reading in READINGS],
             },
             model__d_model=width,
             model__d_ff=4 * width,
             optimizer__schedule="constant",
             **_beta2(HALF_LIVES[1]),
-            train__ema_decay=0.5 ** (batch * LENGTH / (targets[0] / 4)),
+            train__ema_decay=0.5 ** (batch * LENGTH / (READINGS[FIRST_TARGET] * step / 4)),
         )
         for width in (WIDTHS[:2] if quick else WIDTHS)
-        for batch in ([4, 16] if quick else [4, 16, 64, 256])
+        for batch in batches
     ]
 
 

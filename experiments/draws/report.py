@@ -112,12 +112,13 @@ def verdicts(
 
 
 def _alike(gain: Estimate) -> str:
-    """Whether two arms are within `COUNTS`: contradicted where they are not by two errors."""
+    """Whether two arms are within `COUNTS`: contradicted where they are beyond by two errors."""
     if not math.isfinite(gain.error):
         return "undecided"
     if abs(gain.value) < COUNTS:
         return "held"
-    return "contradicted" if abs(gain.value) > 2 * gain.error else "undecided"
+    beyond = abs(gain.value) - COUNTS > 2 * gain.error
+    return "contradicted" if beyond else "undecided"
 
 
 def _at_start(row: Row) -> bool:

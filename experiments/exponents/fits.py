@@ -20,7 +20,7 @@ class Size(NamedTuple):
 
 
 def best_sizes(sizes: Sequence[Size]) -> dict[float, float]:
-    """{FLOPs: parameters of least loss}, of budgets an octave apart.
+    """{FLOPs: parameters of least loss}, of budgets half an octave apart.
 
     A size's excess at a budget lies on lines between its numbers of tokens, on logarithms; the best
     size is the vertex of a parabola through the log of the least of these, and of up to two on each
@@ -29,8 +29,9 @@ def best_sizes(sizes: Sequence[Size]) -> dict[float, float]:
     """
     ends = [size.flops * end(size.excess) for size in sizes for end in (min, max)]
     optima = {}
-    for octave in range(math.ceil(math.log2(min(ends))), math.floor(math.log2(max(ends))) + 1):
-        budget = 2.0**octave
+    first, last = (2 * math.log2(end) for end in (min(ends), max(ends)))
+    for half_octave in range(math.ceil(first), math.floor(last) + 1):
+        budget = 2.0 ** (half_octave / 2)
         within = [
             size for size in sizes if min(size.excess) <= budget / size.flops <= max(size.excess)
         ]

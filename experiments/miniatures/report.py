@@ -50,10 +50,15 @@ def _figure(part: str, rows: Sequence[Row], out: Path) -> str:
 
 
 def last(rows: Iterable[Row], of: str = "all") -> list[Row]:
-    """The last reading of each seed of each arm, of answers of one kind."""
+    """The last reading of each seed of each arm, of answers of one kind.
+
+    A training that ends before the others has diverged: nothing it answers is right.
+    """
     labels = ("task", "size", "layers", "scheme", "positions", "seed")
-    readings = {tuple(row.get(name) for name in labels): row for row in rows if row["of"] == of}
-    return list(readings.values())
+    rows = [row for row in rows if row["of"] == of]
+    readings = {tuple(row.get(name) for name in labels): row for row in rows}
+    steps = max((row["step"] for row in rows), default=0)
+    return [row if row["step"] == steps else row | {"accuracy": 0.0} for row in readings.values()]
 
 
 def logit(row: Row) -> float:

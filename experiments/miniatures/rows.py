@@ -63,9 +63,10 @@ def brevo(rng: random.Random, scored: bool, names: int) -> list[str]:
 
 
 def mano(rng: random.Random, scored: bool, operations: int) -> list[str]:
-    """Mano: "+ 3 * 2 6 = 1", an expression modulo 7 of 1 to `operations` of +, - and *, the
-    operator first, and its value."""
-    words, value = _expression(rng, rng.randint(1, operations))
+    """Mano: "+ 3 * 2 6 = 1", an expression modulo 7 of +, - and *, the operator first, and its
+    value. It has `operations` of them where it is scored, and in training 1 to that: of one and two
+    there are so few that nearly all are trained on."""
+    words, value = _expression(rng, operations if scored else rng.randint(1, operations))
     return [*words, "=", str(value)]
 
 

@@ -113,8 +113,10 @@ def bootstrap(number: _Number, losses: _Losses) -> Estimate:
 def steps_to(loss: float, curve: Mapping[int, float]) -> float:
     """The steps that reach a loss, by lines between those of the curve, both on logarithms.
 
-    Beyond the curve it is its end, so a bound.
+    Beyond the curve it is its end, so a bound; NaN where there is no curve.
     """
+    if not curve:
+        return math.nan
     steps = sorted(curve)
     # Rising from the last to the first, as `interp` wants it.
     x = np.log([curve[each] for each in steps[::-1]])

@@ -67,10 +67,10 @@ def test_a_seed_that_diverges_leaves_the_lines_on_other_arms_decided():
     known = losses(sgd={1: 2.0, 256: 2.4}, adamw={1: 2.0, 256: 2.0}, adafactor={1: 2.1, 256: 2.1})
     known["adafactor", 256] = [math.nan, 2.1]
     assert "**held**" in report._gaps(known)[0]
-    half_lives = {"0.95": {1: 2.1, 16: 2.0}, "3e+03 tokens": {1: 2.0, 16: 2.0}, "3e+04 tokens": {}}
-    known = losses(**half_lives | {"3e+04 tokens": {1: 2.2, 16: 2.2}})
+    arms = {"0.95": {1: 2.1, 16: 2.0}, "3e+03 tokens": {1: 2.0, 16: 2.0}}
+    known = losses(**arms | {"3e+04 tokens": {1: 2.2, 16: 2.2}})
     known["3e+04 tokens", 1] = [math.nan, math.nan]
-    assert "**undecided**" not in report._half_lives(known)[0]
+    assert "**undecided**" not in half_lives(known)[0]
 
 
 def losses(**means):
@@ -82,19 +82,33 @@ def losses(**means):
     }
 
 
+def half_lives(known):
+    """With a search whose seed says what the others do."""
+    means = {
+        key: math.inf if math.isnan(sum(cell)) else sum(cell) / 2 for key, cell in known.items()
+    }
+    return report._half_lives(known, means)
+
+
+def test_the_half_life_that_is_compared_is_the_best_one_of_the_search():
+    known = losses(**{"0.95": {1: 2.1, 16: 2.0}, "s": {1: 2.0, 16: 2.0}, "m": {1: 1.9, 16: 2.0}})
+    searched = {(arm, batch): 2.0 - (arm == "s") for arm, batch in known}
+    assert report._half_lives(known, searched)[1]["one_row/fixed"] == pytest.approx(-0.1)
+
+
 def test_verdicts_of_half_lives_follow_the_lines_of_the_protocol():
     short, middle, long = {1: 2.1, 16: 2.0}, {1: 2.0, 16: 2.1}, {1: 2.2, 16: 2.2}
     arms = {"0.95": {1: 2.06, 16: 2.0}, "s": short, "m": middle, "l": long}
-    text, numbers = report._half_lives(losses(**arms))
+    text, numbers = half_lives(losses(**arms))
     assert text.count("**held**") == 3 and numbers["half_life/steps_apart"] == 1
     far = {"0.95": {1: 2.01, 16: 2.0}, "s": short, "m": long, "l": {1: 2.05, 16: 2.3}}
-    text, _ = report._half_lives(losses(**far))
+    text, _ = half_lives(losses(**far))
     assert text.count("**contradicted**") == 3
     # Far apart, but what lies between is as good as either.
-    text, _ = report._half_lives(losses(**far | {"m": {1: 2.0505, 16: 2.0005}}))
+    text, _ = half_lives(losses(**far | {"m": {1: 2.0505, 16: 2.0005}}))
     assert "all sizes*: **undecided**" in text
     alone = {key: [mean] for key, (mean, _) in losses(**arms).items()}
-    assert report._half_lives(alone)[0].count("contradicted") == 0
+    assert half_lives(alone)[0].count("contradicted") == 0
 
 
 def test_what_sgd_loses_has_to_count_where_batches_are_large():

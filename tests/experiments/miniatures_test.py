@@ -58,6 +58,14 @@ def test_no_row_is_cut():
         assert task.length - 8 <= longest + 1 <= task.length, name
 
 
+def test_a_scored_row_of_mano_has_all_operations():
+    counts = [
+        {sum(word in "+-*" for word in words) for words in _samples("mano", scored=scored)}
+        for scored in (True, False)
+    ]
+    assert counts == [{3}, {1, 2, 3}]
+
+
 def test_a_scored_row_of_depo_has_all_names_and_every_hop_in_turn():
     samples = _samples("depo", 400)
     names, hops = SIZES["depo"]
@@ -261,6 +269,11 @@ def test_lines_of_schemes():
     assert said(lambda scheme, kind: 0.5 - 0.2 * (kind == "none"))[1] == "held"
     assert said(lambda scheme, kind: 0.5 + 0.2 * (kind == "none"))[1] == "contradicted"
     assert said(lambda scheme, kind: 0.5 * (kind == "none"), seeds=1) == ["undecided"] * 2
+
+
+def test_a_training_that_ends_early_answers_nothing():
+    early = [row for row in _readings(0.9) if row["seed"] or not row["step"]]
+    assert [row["accuracy"] for row in report.last(early)] == [0.0, 0.9, 0.91]
 
 
 def test_a_report_of_one_seed_is_undecided(tmp_path, undrawn):

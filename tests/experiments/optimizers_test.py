@@ -14,6 +14,7 @@ def test_steps_to_a_loss_lie_on_a_line_of_logarithms_and_end_with_the_curve():
     assert report.steps_to(2.0 * 700**-0.1, curve) == pytest.approx(700)
     assert report.steps_to(0.1, curve) == pytest.approx(1_000)
     assert report.steps_to(9.0, curve) == pytest.approx(250)
+    assert math.isnan(report.steps_to(2.0, {}))
 
 
 def test_an_error_of_the_bootstrap_is_that_of_a_difference_of_means():
