@@ -149,15 +149,19 @@ def _lower(matrix: np.ndarray) -> np.ndarray:
 
 
 def _line(ax: Axes, rows: Sequence[Row], x: str, y: str, looks: Mapping[str, Any]) -> None:
-    """Of two seeds Student's interval is nine deviations wide: the axis is not stretched for it."""
+    """Of two seeds Student's interval is nine deviations wide: the axis is not stretched for it,
+    and it is not drawn where other points have more seeds."""
     means = {at: mean([row[y] for row in here]) for (at,), here in group(rows, x).items()}
     xs, points = zip(*sorted(means.items()), strict=True)
     values = np.array([each.value for each in points])
     half = np.array([each.half_width for each in points])
+    freedom = np.array([each.freedom for each in points])
+    few = freedom.max() < 2
+    half[(freedom < 2) & ~few] = math.nan
     ax.plot(xs, values, markevery=max(1, len(xs) // 10), **looks)
     if np.isfinite(half).any():
         before = ax.dataLim.frozen()
         low, high = values - half, values + half
         ax.fill_between(xs, low, high, color=looks["color"], alpha=0.2, linewidth=0)
-        if max(each.freedom for each in points) < 2:
+        if few:
             ax.dataLim.set(before)

@@ -35,6 +35,10 @@ def test_lines_go_through_means_in_their_intervals():
     band = np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
     assert (band.min(), band.max()) == pytest.approx((3 - half, 19 + half))
     assert axes.get_ylim()[1] > 19 + half
+    # Where three seeds have become two, there is no band, and none stretches the axis.
+    fewer = [row for row in ROWS if row["seed"] < 2 or row["layers"] < 18]
+    (axes,) = figures.lines(fewer, y="y", by="scheme", **AXES).axes
+    assert axes.get_ylim()[1] < 20
     # Of two seeds the interval is too wide to be shown whole.
     two = [row for row in ROWS if row["seed"] < 2]
     (axes,) = figures.lines(two, y="y", by="scheme", **AXES).axes

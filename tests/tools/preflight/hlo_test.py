@@ -61,6 +61,13 @@ def test_exchanges_have_their_axes_and_bytes_as_often_as_they_run(
     assert traffic.sent() == tuple(5 * part for part in sent)
 
 
+def test_an_all_to_all_sends_each_part_to_its_device():
+    """Counted device by device: two slices of four, of which each device sends one part to all."""
+    traffic = hlo.Collective("all-to-all", ("data", "fsdp"), 8, 2, 1, 8.0)
+    parts = [other // 4 == 0 for other in range(8) if other != 0]
+    assert traffic.sent() == (sum(parts), len(parts) - sum(parts))
+
+
 @pytest.mark.parametrize(
     ("text", "groups"),
     [

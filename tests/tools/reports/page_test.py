@@ -235,6 +235,23 @@ def test_a_finding_says_where_a_difference_may_be_chance(tmp_path, second, chanc
     assert (half > np.mean([0.5, second - 1.7])) == chance == finding.endswith("may be chance.")
 
 
+def test_a_finding_leaves_out_what_diverged_and_says_so(tmp_path):
+    """Its last loss before it diverged is no score of a training."""
+    for scheme, seed in itertools.product(("post_ln", "pre_ln"), range(2)):
+        run = make(tmp_path / f"{scheme}{seed}", model={"residual": scheme}, seed=seed)
+        line = {"step": 20, "validation/token_loss": 1.0 + (scheme == "pre_ln")}
+        (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "post_ln0" / "results.json").write_text('{"status": "diverged", "steps": 30}')
+    of_arms = arms.arms([work.read(run) for run in sorted(tmp_path.iterdir())])
+    finding = arms.finding(of_arms)
+    assert finding.startswith(
+        "post_ln (2 seeds) has the lowest validation loss, 1: -1 (1 pair, 1 run"
+    )
+    assert finding.endswith("Of post_ln (2 seeds), 1 of 2 diverged.")
+    rows = {name: columns for name, *columns in arms.score_rows(of_arms)}
+    assert rows["validation/token_loss"] == ["1 of 2 have one", "2.0000"]
+
+
 @pytest.mark.long
 def test_what_was_measured_once_is_a_dot_with_its_value(tmp_path, opened):
     """And the finding says which group has the lowest loss, and by how much."""

@@ -73,7 +73,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def make_twenty(folder: Path) -> list[Path]:
     """Five schemes with four seeds each, one run of which has diverged and was replayed."""
-    schemes, steps = ("post_ln", "pre_ln", "admin", "deepnorm", "rezero"), 1000
+    schemes, steps = ("post_ln", "pre_ln", "admin", "deepnorm", "x0"), 1000
     runs = [
         make(
             folder / f"{scheme}_{seed}",

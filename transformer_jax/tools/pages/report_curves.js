@@ -17,7 +17,7 @@ const charts = {
   },
 
   dash(group) {
-    return DASHES[["-", "--", ":"].indexOf(page.data.groups[group].looks.linestyle)];
+    return DASHES[["-", "--", ":", "-."].indexOf(page.data.groups[group].looks.linestyle)];
   },
 
   short(value) {
@@ -71,11 +71,13 @@ const charts = {
       if (line.low) {
         const fill = stroke.replace(")", " / 0.18)");
         bands.push({series: [series.length + 1, series.length + 2], fill});
-        // Of two seeds Student's interval is nine deviations wide: no axis is stretched for it.
+        // Of two seeds Student's interval is nine deviations wide: no axis is stretched for it, and
+        // it is not drawn where other steps have more.
         const auto = Math.max(...line.count) > 2;
+        const drawn = (value, at) => (auto && line.count[at] < 3 ? null : value);
         for (const label of ["high", "low"]) {
           series.push({label, auto, stroke: "transparent", width: 0, points: {show: false}});
-          table.push(positive(line[label]));
+          table.push(positive(line[label].map(drawn)));
         }
       }
       tables.push(table);

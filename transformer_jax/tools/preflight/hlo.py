@@ -47,9 +47,13 @@ class Collective(NamedTuple):
     def sent(self) -> tuple[float, float]:
         """Bytes that a device sends within its slice and to other slices, in rings.
 
-        Slices exchange what is left once each has done its part on its own devices.
+        Slices exchange what is left once each has done its part on its own devices; an all-to-all,
+        whose parts all differ, goes to each device as it is.
         """
         inner = self.group // self.across
+        if "all-to-all" in self.kind:
+            part = self.payload / self.group
+            return part * (inner - 1), part * (self.group - inner)
         if self.across == 1:
             return _sent(self.kind, self.payload, inner), 0.0
         between = _sent(self.kind, self.payload / inner, self.across)

@@ -119,7 +119,8 @@ def score_rows(arms: Sequence[Arm]) -> list[list[str]]:
 def finding(arms: Sequence[Arm]) -> str:
     """A sentence: which arm has the least loss, how much less than the next one, and if it counts.
 
-    A difference may be chance where its interval has 0 in it, or one pair has none.
+    A difference may be chance where its interval has 0 in it, or one pair has none. Runs that
+    diverged have no loss, and are told of.
     """
     for name in _LOSSES:
         losses = [
@@ -135,26 +136,33 @@ def finding(arms: Sequence[Arm]) -> str:
     ]
     (least, best, ours), *others = sorted(scored, key=lambda each: each[0].value)
     what = name.replace("/", " ").replace("token_loss", "loss")
+    diverged = [(arm, sum(map(_diverged, arm.runs)), len(arm.runs)) for arm in arms]
+    left_out = "".join(f" Of {arm}, {n} of {all_} diverged." for arm, n, all_ in diverged if n)
     if not others:
-        return f"The {what} of {best} is {least}."
+        return f"The {what} of {best} is {least}.{left_out}"
     _, second, theirs = others[0]
     less = intervals.less(ours, theirs) or f"{least.value - others[0][0].value:+.2g}"
     differences = intervals.paired_differences(ours, theirs)
     chance = ", which may be chance" * bool(differences and not mean(differences).counts)
-    return f"{best} has the lowest {what}, {least}: {less} against {second}{chance}."
+    return f"{best} has the lowest {what}, {least}: {less} against {second}{chance}.{left_out}"
+
+
+def _diverged(run: Record) -> bool:
+    return run.results.get("status") == "diverged"
 
 
 def _last(run: Record, name: str) -> float | None:
     value = run.results.get(name)
-    return run.last(name) if value is None else value
+    return run.last(name) if value is None and not _diverged(run) else value
 
 
 def facts(run: Record) -> dict[str, Any]:
-    """How far a run has come and its scores; before its end, those last logged."""
+    """How far a run has come and its scores; before its end, those last logged, which are none of
+    a run that diverged behind them."""
     logged = {
         name: run.last(name)
         for name in run.curves
-        if name.startswith("validation/") or name == "train/token_loss"
+        if not _diverged(run) and (name.startswith("validation/") or name == "train/token_loss")
     }
     reached = max(run.results.get("steps", 0), run.last("step") or 0)
     origin = run.results.get("fork")
