@@ -44,6 +44,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         ylabel="weight on the first token, less uniform",
     )
     title = f"Weight on the first token over training, less that of uniform weights: {part}"
+    title += "" if several else ", Pre-LN"
     return "\n\n".join(filter(None, [table, line, figures.save(figure, out, part, title)]))
 
 
@@ -129,15 +130,13 @@ def _remedies(arms: _Arms) -> str:
     free = [row for (_, arm), cell in arms.items() if arm in ("sigmoid", "ReLU") for row in cell]
     none = not any(row["sink"] >= _SINK for row in free)
     said = {True: "held", False: "contradicted"}
-    testable = base >= _SINK
-    verdicts = [said[each] if testable else "undecided" for each in (less, over)]
     mean = intervals.mean([row["sink"] for row in plain])
     return "\n\n".join(
         [
             f"Plain attention with Pre-LN has a sink of {mean}.",
-            f"*A gate prevents sinks*: **{verdicts[0]}**; "
-            f"{np.mean([row['sink'] for row in gate]):.2f}.",
-            f"*A sink logit takes the sink over*: **{verdicts[1]}**; both together "
+            f"*A gate prevents sinks*: **{said[less]}**; at most "
+            f"{max(row['sink'] for row in gate):.2f}.",
+            f"*A sink logit takes the sink over*: **{said[over]}**; both together "
             f"{np.mean(both):.2f}.",
             f"*Without a softmax there is none*: **{said[none]}**; at most "
             f"{max(row['sink'] for row in free):.2f}.",

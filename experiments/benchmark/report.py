@@ -42,12 +42,13 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     results.write_csv(out / f"{track}.csv", rows)
     results.write_summary(out, {f"{track}/{name}/loss": scores[name].loss for name in order})
     changes = [f"- `{name}`: {_changes(entries[name]['overrides'])}" for name in order]
-    said = "Mean loss of each entry, and what 3.09 deviations of its seeds are"
+    said = f"Mean loss of each entry, and 3.09 errors of it by a deviation of {rule.DEVIATION}"
     return "\n\n".join(
         [
             results.table(rows),
             "\n".join(changes),
             figures.save(_figure({name: scores[name] for name in order}), out, track, said),
+            "Of the entry that was reported last:",
         ]
     )
 
@@ -102,7 +103,7 @@ def _changes(overrides: Mapping[str, Any]) -> str:
 
 
 def _figure(scores: Mapping[str, Result]):
-    """A bar of 3.09 deviations on each side of a mean loss, and a line at the target."""
+    """A bar of 3.09 standard errors on each side of a mean loss, and a line at the target."""
     figure, (ax,) = figures.panels()
     names = [name for name in scores if math.isfinite(scores[name].loss)][::-1]
     for place, name in enumerate(names):

@@ -22,15 +22,25 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     table = results.table([_line(arm, members) for arm, members in best.items()])
     lines, numbers = _VERDICTS.get(part, _no_line)(best, trainings)
     results.write_summary(out, {f"{part}/{name}": value for name, value in numbers.items()})
+    ends = {arm: min(row["step"] for row in members) for arm, members in best.items()}
     figure = figures.lines(
-        [row for row in rows if row["kind"] == "reading" and _at_best_rate(row, best)],
+        [
+            row
+            for row in rows
+            if row["kind"] == "reading"
+            and _at_best_rate(row, best)
+            and row["step"] <= ends[row["arm"]]
+        ],
         x="step",
         y="progress",
         by="arm",
         xlabel="step",
         ylabel="progress on repeats",
     )
-    title = f"Progress on repeats over training, by {part}: the mean of seeds at the best rate"
+    title = (
+        f"Progress on repeats over training, by {part}: the mean of seeds at the best rate, up to "
+        "where the first of them ends"
+    )
     return "\n\n".join(filter(None, [table, lines, figures.save(figure, out, part, title)]))
 
 
@@ -45,6 +55,14 @@ def _best(rows: Sequence[Row]) -> list[Row]:
 
 
 def _line(arm: object, rows: Sequence[Row]) -> Row:
+    """What the table says of an arm; of the end, by trainings that were not ended at t*."""
+    ended = [row for row in rows if row["step"] != row["at_50"]]
+
+    def at_end(name: str) -> str:
+        few = f" ({len(ended)} of {len(rows)})" if 0 < len(ended) < len(rows) else ""
+        mean = _mean(row.get(name) for row in ended)
+        return mean + few if mean else ""
+
     return {
         "arm": str(arm),
         "rate": f"{rows[0]['learning_rate']:g}",
@@ -54,11 +72,7 @@ def _line(arm: object, rows: Sequence[Row]) -> Row:
         "prefix 0.3 at": _steps(row["prefix_at"] for row in rows),
         "previous 0.3 at": _steps(row["previous_at"] for row in rows),
         "branch at": _steps(row["branch_at"] for row in rows),
-        "progress": _mean(row["progress"] for row in rows),
-        "prefix": _mean(row["prefix"] for row in rows),
-        "previous": _mean(row["previous"] for row in rows),
-        "without": _mean(row.get("without") for row in rows),
-        "control": _mean(row.get("control") for row in rows),
+        **{name: at_end(name) for name in ("progress", "prefix", "previous", "without", "control")},
     }
 
 
