@@ -14,6 +14,9 @@ def test_samples_of_a_translation_are_as_many_as_asked_for(models):
     outputs = results(decoding(run, num_samples=4), params, LINES)
     assert [len(samples) for samples in outputs] == [4] * len(LINES)
     assert outputs[1] == [""] * 4 and len(set(outputs[3])) > 1
+    # A line draws by its number, whether those before it are blank or not.
+    full = results(decoding(run, num_samples=4), params, [line or LINES[0] for line in LINES])
+    assert full[2:] == outputs[2:]
     assert results(run, params, []) == []
 
 

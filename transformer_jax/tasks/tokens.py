@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -90,14 +91,18 @@ def one_text_each(trained: Trained, split: Split) -> list[str]:
 
 
 def written(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
-    """What the model writes for each line."""
-    return of_full_lines(lines, trained.texts, trained.writer.settings.num_samples)
+    """What the model writes for each line; for a blank one, which counts as a line, nothing."""
+    texts = zip(lines, trained.texts(lines), strict=True)
+    return [[""] * len(samples) if _is_blank(line) else samples for line, samples in texts]
 
 
 def of_full_lines(
-    lines: Sequence[str], results: Callable[[Sequence[str]], list[list[str]]], count: int = 1
+    lines: Sequence[str], results: Callable[[Sequence[str]], list[list[str]]]
 ) -> list[list[str]]:
-    """The results of the lines that hold more than blanks; `count` empty ones for the others."""
-    blank = [isinstance(line, str) and not line.strip() for line in lines]  # not an image's pixels
-    of_full = iter(results([line for line, none in zip(lines, blank, strict=True) if not none]))
-    return [[""] * count if none else next(of_full) for none in blank]
+    """The results of the lines that hold more than blanks; an empty one for each of the others."""
+    of_full = iter(results([line for line in lines if not _is_blank(line)]))
+    return [[""] if _is_blank(line) else next(of_full) for line in lines]
+
+
+def _is_blank(line: Any) -> bool:
+    return isinstance(line, str) and not line.strip()  # not an image's pixels
