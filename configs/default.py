@@ -133,7 +133,7 @@ def get_config(arg: str = "") -> Config:
     # Steps after which there is a checkpoint that stays besides, as of train.evaluate_at.
     checkpoint.at = ()
     checkpoint.keep_last = 5  # newest checkpoints that stay, of those of checkpoint.every
-    # The best by this metric stays too ("": none). Lower is better for a loss or a perplexity.
+    # The best by this metric stays too ("": none). Lower is better for all but accuracies.
     checkpoint.best_metric = "validation/loss"
     checkpoint.average_last = 1  # "last" is the mean of this many newest checkpoints' parameters
 

@@ -69,6 +69,23 @@ def test_importing_takes_no_more_than_is_asked_for():
         tj.loads  # noqa: B018
 
 
+def test_a_loop_that_leaves_batches_out_makes_all_steps_and_goes_on_behind_its_last(
+    config, tmp_path
+):
+    order = list(tj.trainer(config, tmp_path / "order").batches)
+    assert len(order) == config.train.steps  # so that a loop that trains on none has an end
+    for number, change in ((1, lambda batch: batch), (3, lambda batch: {**batch})):
+        trainer = tj.trainer(config, tmp_path / "a")
+        next(trainer.batches)  # which is not trained on
+        batch = next(trainer.batches)
+        jax.tree.map(np.testing.assert_array_equal, batch, order[number])
+        trainer.step(change(batch))
+        trainer.save()
+    for batch in trainer.batches:
+        trainer.step(batch)
+    assert int(trainer.state.step) == config.train.steps
+
+
 def test_a_loop_of_ones_own_is_training_and_either_continues_the_other(config, trained, tmp_path):
     means = {}
     for steps in (2, 3):  # the second goes on where the first was saved

@@ -1,5 +1,6 @@
 """A config becomes a Run, or one message before anything is read or compiled."""
 
+import dataclasses
 import json
 
 import jax
@@ -15,6 +16,7 @@ from transformer_jax.config.load import load
 from transformer_jax.configs import default
 from transformer_jax.models import FAMILIES
 from transformer_jax.tasks import TASKS
+from transformer_jax.training.update_rules import OPTIMIZERS
 
 folder = data.folder
 DEFAULT = default.__file__
@@ -363,3 +365,22 @@ def test_moments_have_halved_after_the_tokens_of_the_half_life(folder, changes):
     config = _config(folder, optimizer__beta2_half_life=2048.0, **overrides)
     tokens = settings["batch_size"] * (16 if "packing" in changes else 32)
     assert optimizer_settings(config).beta2 ** (2048 / tokens) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("key", ["beta2", "beta2_half_life"])
+def test_second_moments_too_long_for_float32_are_refused(folder, key):
+    """The longest that are not give a step of one size on a gradient that never changes."""
+
+    def settings(value):
+        return optimizer_settings(_config(folder, **{f"optimizer__{key}": value}))
+
+    with pytest.raises(ValueError, match="beta2=0.99999.*expected at most") as refusal:
+        settings(1 - 9e-6 if key == "beta2" else 1e9)
+    longest = settings(float(str(refusal.value).split()[-1]))
+    rule = OPTIMIZERS["adam"].scale(
+        dataclasses.replace(longest, beta1=0.0, epsilon=0.0), lambda: {}
+    )
+    state = rule.init(np.float32(0))
+    for _ in range(3):
+        update, state = rule.update(np.float32(0.1), state)
+        np.testing.assert_allclose(update, 1, rtol=2e-3)

@@ -72,8 +72,8 @@ class Checkpoints:
     the mean and for the best, only while it is the newest. So a run ends with the same checkpoints,
     mean and best, whether or not it was broken.
 
-    `best_metric` decides which one is the best; where it is "", none is kept. Lower is better for
-    a metric whose name ends in "loss" or "perplexity", higher for any other.
+    `best_metric` decides which one is the best; where it is "", none is kept. Higher is better for
+    a metric whose name ends in "accuracy", lower for any other, as losses and errors.
 
     An error in the background is raised by the next call of any method.
     """
@@ -263,7 +263,7 @@ class Checkpoints:
 
     def _best(self, folders: Iterable[Path]) -> Path | None:
         """The best of the checkpoints that hold the metric; of two equals the earlier."""
-        sign = 1 if self._best_metric.endswith(("loss", "perplexity")) else -1
+        sign = -1 if self._best_metric.endswith("accuracy") else 1
         ranked = []
         for folder in folders:
             value = _metrics(folder).get(self._best_metric)

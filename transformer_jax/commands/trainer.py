@@ -2,7 +2,6 @@
 
 import contextlib
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ class Trainer:
     Attributes:
       state: the `State` after the newest step: `params`, `opt_state`, `step` and more.
       batches: those of the steps that are left of train.steps, on the devices. One that is taken
-        and not trained on comes again after a restart.
+        and not trained on comes again after a restart, if it was taken last.
     """
 
     @one_line
@@ -61,15 +60,20 @@ class Trainer:
             self._step = memory.compiled_step(run, begins=checkpoint is None)
             self.state = start(run, workdir, checkpoint, streams)
             self._origin = origin_of(run, streams)
-            self._streams, self._taken = streams.get_state(), deque[Any]()
+            # Where the data is behind the newest step, and behind each batch taken since, by id.
+            self._streams, self._taken = streams.get_state(), dict[int, Any]()
+            self._made = int(self.state.step)
             self.batches = self._batches(mesh.place_ahead(streams, run.mesh))
             failing.pop_all()
 
     def _batches(self, ahead: Any) -> Iterator[Batch]:
         with contextlib.closing(ahead):
-            for _ in range(int(self.state.step), self._run.train.steps):
+            steps = self._run.train.steps
+            # The latter ends a loop that trains on none.
+            while self._made < steps and len(self._taken) < steps:
                 batch, streams = next(ahead)
-                self._taken.append(streams)
+                self._taken.pop(id(batch), None)  # of a batch that is gone
+                self._taken[id(batch)] = streams
                 yield batch
 
     @one_line
@@ -80,8 +84,12 @@ class Trainer:
         """
         with mesh.use(self._run.mesh):
             self.state, metrics = self._step(self.state, batch)
-        if self._taken:
-            self._streams = self._taken.popleft()
+        self._made += 1
+        # Up to this batch; up to the newest, where it is a changed one.
+        for number in list(self._taken):
+            self._streams = self._taken.pop(number)
+            if number == id(batch):
+                break
         return {name: value for name, value in metrics.items() if name != "window"}
 
     def means(self) -> dict[str, float]:

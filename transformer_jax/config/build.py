@@ -7,6 +7,7 @@ anything is compiled. What costs (reading, tokenising) happens when it is first 
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ from transformer_jax.training.update_rules import OPTIMIZERS, OptimizerSettings
 # Settings of JAX that decide dtypes and draws, and what every command expects of them.
 _JAX = {"jax_enable_x64": False, "jax_threefry_partitionable": True, "jax_random_seed_offset": 0}
 _JAX |= {"jax_default_prng_impl": "threefry2x32", "jax_numpy_dtype_promotion": "standard"}
+# Up to which float32 corrects a mean of squares for its start to 0.2 % of a step.
+_LARGEST_BETA2 = 0.99999
 
 
 def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | None = None) -> Run:
@@ -134,7 +137,8 @@ def optimizer_settings(config: Config) -> OptimizerSettings:
     """`config.optimizer`, and what else of a config decides the learning rate and beta2.
 
     Raises:
-      ValueError: there is no peak for what decays by a share of it, or no way down to the floor.
+      ValueError: there is no peak for what decays by a share of it, or no way down to the floor, or
+        float32 does not tell beta2 from 1.
     """
     settings, model = dict(config.optimizer), config.model
     name, peak, floor = settings["name"], settings["learning_rate"], settings["final_learning_rate"]
@@ -155,6 +159,15 @@ def optimizer_settings(config: Config) -> OptimizerSettings:
     half_life = settings.pop("beta2_half_life")
     if half_life is not None:
         settings["beta2"] = 2 ** (-_places(config) / half_life)
+    if settings["beta2"] > _LARGEST_BETA2:
+        most = f"{_LARGEST_BETA2}"
+        if half_life is not None:
+            longest = math.floor(-_places(config) / math.log2(_LARGEST_BETA2))
+            most += f", so optimizer.beta2_half_life at most {longest}"
+        raise ValueError(
+            f"optimizer.beta2={settings['beta2']!r} is so near to 1 that steps in float32 have "
+            f"another size, or none: expected at most {most}"
+        )
     # What follows the width beyond its base is the parameterisation's, and would be counted twice.
     reads_base = "base_width" in FAMILIES[model.family].reads
     based = reads_base and PARAMETERIZATIONS[model.parameterization] is not None
