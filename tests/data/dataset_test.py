@@ -195,6 +195,17 @@ def test_unigram_entropy_is_that_of_an_epoch_of_batches(folder, task, most, exam
     assert dataset(folder, "tagging").unigram_entropy is None
 
 
+def test_unigram_entropy_of_hidden_spans_is_that_of_the_targets(folder):
+    """Of which sentinels are a part, and the text that is shown is none."""
+    longest = {"source": 16, "target": 16}
+    data = dataset(folder, "span_corruption", streams=1, packing=False, longest=longest)
+    batches = itertools.islice(data.train_streams(), 100)
+    targets = np.concatenate([batch["targets"].ravel() for batch in batches])
+    shares = np.bincount(targets[targets > 0]) / np.sum(targets > 0)
+    entropy = -np.sum(shares[shares > 0] * np.log(shares[shares > 0]))
+    assert data.unigram_entropy == pytest.approx(entropy, abs=0.02)
+
+
 def test_what_is_prepared_is_found_without_reading(folder, monkeypatch):
     """By another process as well: all that it knows is in the cache."""
     for task in TOKENIZED:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 from absl import logging
-from jaxtyping import Bool
+from jaxtyping import Bool, Float64
 
 from transformer_jax.data import by_hand
 from transformer_jax.data.cache import build_once, fingerprint
@@ -265,12 +265,23 @@ class Dataset:
             return None
         sets = zip(self.settings.sets("train"), self._tokens("train"), strict=True)
         counts = summed(
-            part.weight / len(arrays) * arrays.ids[recipe.predicted] for part, arrays in sets
+            part.weight / len(arrays) * self._predicted(arrays) for part, arrays in sets
         )
         if recipe.draw is not None:  # masks spare them
             counts[np.isin(np.arange(len(counts)), self.special.silent)] = 0
         shares = counts[counts > 0] / counts.sum()
         return float(-np.sum(shares * np.log(shares)))
+
+    def _predicted(self, arrays: TokenArrays) -> Float64[np.ndarray, " V"]:
+        """How often each token is to be predicted; by a thousand draws where it is drawn."""
+        recipe = self.settings.recipe
+        if recipe.predicted in arrays.ids:
+            return arrays.ids[recipe.predicted].astype(np.float64)
+        corrupt = self._transform(recipe.corrupt, training=True)
+        numbers, rng = np.linspace(0, len(arrays) - 1, 1_000).astype(int), np.random.default_rng(0)
+        rows = [corrupt(arrays[number], rng)[recipe.predicted] for number in numbers]
+        counts = np.bincount(np.concatenate(rows), minlength=self.vocab_size)
+        return counts * len(arrays) / len(numbers)
 
     # What is scored, and what comes in by hand
 

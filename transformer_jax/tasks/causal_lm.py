@@ -1,6 +1,7 @@
 """Causal language modelling: every token of a text from those before it, by a decoder alone."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -17,6 +18,9 @@ from transformer_jax.tasks.task import Sample, Scores, Task, spread
 from transformer_jax.training.losses import next_token_loss
 
 _SAMPLE_TOKENS = 64  # of a sample at most, a quarter of them its prompt
+
+# <unk> as a word of a text.
+_SPELLED_UNKNOWN = re.compile(r"(?<!\S)<unk>(?!\S)")
 
 
 def _encode(examples: Examples, tokenizer: Tokenizer, labels: Labels, limits: Limits) -> Encoding:
@@ -43,25 +47,23 @@ def _limit(prompt_tokens: Lengths, extra_length: int, most_positions: int | None
 def _losses(trained: Trained, split: Split) -> dict[str, float]:
     """The means, and the perplexity a word where the tokenizer knows every word."""
     means, texts = trained.losses(split), split.examples["text"]
-    if not _has_unknown(split, trained.data.tokenizer.special.unk):
+    if not _has_unknown(split, trained.data.tokenizer):
         tokens = sum(np.sum(batch["targets_segment_ids"] > 0) for batch, _ in split.batches)
         nats = means["token_loss"] * float(tokens)
         means["word_perplexity"] = word_perplexity(nats, texts)
     return means
 
 
-def _has_unknown(split: Split, unk: int | None) -> bool:
+def _has_unknown(split: Split, tokenizer: Tokenizer) -> bool:
     """Whether <unk> stands for words or characters, which would make a perplexity a word too low.
 
     An <unk> in the text itself, as WikiText-2 has them, is a word like any other.
     """
-    if unk is None:
+    unk = tokenizer.special.unk
+    if unk is None or not any(np.any(batch["targets"] == unk) for batch, _ in split.batches):
         return False
-    unknown = sum(
-        np.sum((batch["targets"] == unk) & (batch["targets_segment_ids"] > 0))
-        for batch, _ in split.batches
-    )
-    return bool(unknown > sum(text.count("<unk>") for text in split.examples["text"]))
+    others = [_SPELLED_UNKNOWN.sub("", text) for text in split.examples["text"]]
+    return any(unk in ids for ids in tokenizer.encode(others))
 
 
 def _scored(decode: DecodeSettings, longest_prompt: int) -> tuple[DecodeSettings, int]:

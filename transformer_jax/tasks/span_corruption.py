@@ -131,7 +131,7 @@ TASK = Task(
         corrupt=_corrupt,
         extra_tokens=SENTINELS,
         documents=True,
-        predicted="text",
+        predicted="targets",
     ),
     heads={"encoder_decoder": "tokens"},
     loss=next_token_loss,

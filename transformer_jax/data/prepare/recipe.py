@@ -129,8 +129,8 @@ class Recipe:
         fewest_labels: with which there is something to learn.
         documents: whether an example is a text that may be cut anywhere.
         left_out: examples -> how much in them nothing is made of, and what that is; None: nothing.
-        predicted: the column whose tokens the model learns to predict; None: it predicts labels or
-            numbers.
+        predicted: the column, of `encode` or of `corrupt`, whose tokens the model learns to
+            predict; None: it predicts labels or numbers.
     """
 
     name: str
