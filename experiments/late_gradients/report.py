@@ -151,7 +151,7 @@ def _lines(rows: Sequence[Row]) -> tuple[str, dict[str, float]]:
             f"*A decay by the square of the schedule stops it*: **{said[corrected]}**; at most "
             f"{max(flat, default=math.nan):.2f} times.",
             f"*Without norms, or at a constant rate, nothing grows*: **{said[spared]}**; at most "
-            f"{free[0]:.2f} times with T-Fixup, {free[1]:.2f} at a constant rate.",
+            f"{free[0]:.2f} times with T-Fixup and power 1, {free[1]:.2f} at a constant rate.",
             f"*|g| / |w| goes with the rate to the power -1/2, and is flat with the correction*: "
             f"**{law}**; slopes {means[1]:+.2f} and {means[2]:+.2f}.",
             f"*The correction costs nothing*: "

@@ -38,8 +38,8 @@ class Trainer:
 
     Attributes:
       state: the `State` after the newest step: `params`, `opt_state`, `step` and more.
-      batches: those of the steps that are left of train.steps, on the devices. One that is taken
-        and not trained on comes again after a restart, if it was taken last.
+      batches: those of the steps that are left of train.steps, on the devices, and others for those
+        that are not trained on. These come again after a restart, if they were taken last.
     """
 
     @one_line
@@ -60,20 +60,21 @@ class Trainer:
             self._step = memory.compiled_step(run, begins=checkpoint is None)
             self.state = start(run, workdir, checkpoint, streams)
             self._origin = origin_of(run, streams)
-            # Where the data is behind the newest step, and behind each batch taken since, by id.
-            self._streams, self._taken = streams.get_state(), dict[int, Any]()
-            self._made = int(self.state.step)
+            # Where the data is behind the newest step, and behind each batch taken since, which one
+            # of its arrays tells, for as long as it is there.
+            self._streams, self._taken = streams.get_state(), list[tuple[weakref.ref, Any]]()
+            self._number = int(self.state.step)
             self.batches = self._batches(mesh.place_ahead(streams, run.mesh))
             failing.pop_all()
 
     def _batches(self, ahead: Any) -> Iterator[Batch]:
+        steps = self._run.train.steps
+        left = steps - self._number
         with contextlib.closing(ahead):
-            steps = self._run.train.steps
             # The latter ends a loop that trains on none.
-            while self._made < steps and len(self._taken) < steps:
+            while self._number < steps and len(self._taken) < left:
                 batch, streams = next(ahead)
-                self._taken.pop(id(batch), None)  # of a batch that is gone
-                self._taken[id(batch)] = streams
+                self._taken.append((weakref.ref(jax.tree.leaves(batch)[0]), streams))
                 yield batch
 
     @one_line
@@ -82,14 +83,16 @@ class Trainer:
 
         They are scalars on the devices, so the next step need not wait for them.
         """
+        # Behind this batch; behind the newest, where nothing of it is as it was taken.
+        arrays = {id(array) for array in jax.tree.leaves(batch)}
+        places = [n for n, (array, _) in enumerate(self._taken) if id(array()) in arrays]
         with mesh.use(self._run.mesh):
             self.state, metrics = self._step(self.state, batch)
-        self._made += 1
-        # Up to this batch; up to the newest, where it is a changed one.
-        for number in list(self._taken):
-            self._streams = self._taken.pop(number)
-            if number == id(batch):
-                break
+        self._number += 1
+        if self._taken:
+            place = places[-1] if places else len(self._taken) - 1
+            _, self._streams = self._taken[place]
+            del self._taken[: place + 1]
         return {name: value for name, value in metrics.items() if name != "window"}
 
     def means(self) -> dict[str, float]:
