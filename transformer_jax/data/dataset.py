@@ -265,21 +265,21 @@ class Dataset:
             return None
         sets = zip(self.settings.sets("train"), self._tokens("train"), strict=True)
         counts = summed(
-            part.weight / len(arrays) * self._predicted(arrays) for part, arrays in sets
+            part.weight / len(arrays) * self._counts(arrays, recipe.predicted)
+            for part, arrays in sets
         )
         if recipe.draw is not None:  # masks spare them
             counts[np.isin(np.arange(len(counts)), self.special.silent)] = 0
         shares = counts[counts > 0] / counts.sum()
         return float(-np.sum(shares * np.log(shares)))
 
-    def _predicted(self, arrays: TokenArrays) -> Float64[np.ndarray, " V"]:
-        """How often each token is to be predicted; by a thousand draws where it is drawn."""
-        recipe = self.settings.recipe
-        if recipe.predicted in arrays.ids:
-            return arrays.ids[recipe.predicted].astype(np.float64)
-        corrupt = self._transform(recipe.corrupt, training=True)
+    def _counts(self, arrays: TokenArrays, column: str) -> Float64[np.ndarray, " V"]:
+        """How often each token is in a column; by a thousand draws where `corrupt` makes it."""
+        if column in arrays.ids:
+            return arrays.ids[column].astype(np.float64)
+        corrupt = self._transform(self.settings.recipe.corrupt, training=True)
         numbers, rng = np.linspace(0, len(arrays) - 1, 1_000).astype(int), np.random.default_rng(0)
-        rows = [corrupt(arrays[number], rng)[recipe.predicted] for number in numbers]
+        rows = [corrupt(arrays[number], rng)[column] for number in numbers]
         counts = np.bincount(np.concatenate(rows), minlength=self.vocab_size)
         return counts * len(arrays) / len(numbers)
 
