@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 from absl import logging
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool
 
 from transformer_jax.data import by_hand
 from transformer_jax.data.cache import build_once, fingerprint
@@ -263,25 +263,15 @@ class Dataset:
         recipe = self.settings.recipe
         if recipe.predicted is None:
             return None
-        sets = zip(self.settings.sets("train"), self._tokens("train"), strict=True)
+        corrupt = self._transform(recipe.corrupt, training=True)
         counts = summed(
-            part.weight / len(arrays) * self._counts(arrays, recipe.predicted)
-            for part, arrays in sets
+            part.weight / len(arrays) * arrays.counts_of(recipe.predicted, corrupt)
+            for part, arrays in zip(self.settings.sets("train"), self._tokens("train"), strict=True)
         )
         if recipe.draw is not None:  # masks spare them
             counts[np.isin(np.arange(len(counts)), self.special.silent)] = 0
         shares = counts[counts > 0] / counts.sum()
         return float(-np.sum(shares * np.log(shares)))
-
-    def _counts(self, arrays: TokenArrays, column: str) -> Float64[np.ndarray, " V"]:
-        """How often each token is in a column; by a thousand draws where `corrupt` makes it."""
-        if column in arrays.ids:
-            return arrays.ids[column].astype(np.float64)
-        corrupt = self._transform(self.settings.recipe.corrupt, training=True)
-        numbers, rng = np.linspace(0, len(arrays) - 1, 1_000).astype(int), np.random.default_rng(0)
-        rows = [corrupt(arrays[number], rng)[column] for number in numbers]
-        counts = np.bincount(np.concatenate(rows), minlength=self.vocab_size)
-        return counts * len(arrays) / len(numbers)
 
     # What is scored, and what comes in by hand
 

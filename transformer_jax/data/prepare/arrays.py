@@ -8,9 +8,10 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int64, Shaped
+from jaxtyping import Float64, Int64, Shaped
 
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.prepare.recipe import Column, Recipe
@@ -113,6 +114,17 @@ class TokenArrays:
             start, stop = self.offsets[name][index : index + 2].tolist()
             example[name] = entries[start:stop]
         return example
+
+    def counts_of(self, column: str, corrupt: Any) -> Float64[np.ndarray, " V"]:
+        """How often each id is in a column that is counted, or that `corrupt` makes of the others:
+        then by a thousand draws."""
+        if column in self.ids:
+            return self.ids[column].astype(np.float64)
+        numbers, rng = np.linspace(0, len(self) - 1, 1_000).astype(int), np.random.default_rng(0)
+        rows = [corrupt(self[number], rng)[column] for number in numbers]
+        size = next(iter(self.ids.values())).size
+        counts = np.bincount(np.concatenate(rows), minlength=size)
+        return counts * len(self) / len(numbers)
 
     def texts(self) -> Examples:
         """The examples as they were read, by their columns, where the preparation has kept them."""
