@@ -10,9 +10,6 @@ DEEP = ["xavier", "gpt2", "mitchell", "llama", "fan_in", "small", "speedrun"]
 assert set(DEEP) <= set(DRAWS)
 # The start of the search, at which all draws are compared too.
 RATES = {"shallow": 4e-3, "deep": 2e-3}
-# Their tables have a deviation of d_model^-0.5, which looked up rows are scaled to 1 from; those of
-# the others enter the stream as they are drawn.
-_SCALED = ("xavier", "fan_in")
 
 
 def _run(quick: bool, part: str, draw: str, sizes: dict[str, int], most: int, fresh: int) -> Run:
@@ -20,10 +17,11 @@ def _run(quick: bool, part: str, draw: str, sizes: dict[str, int], most: int, fr
     base = text(
         num_layers=sizes["layers"], d_model=sizes["d_model"], steps=steps, warmup_steps=steps // 10
     )
+    row = DRAWS[draw]
     base |= {
         "model.init": draw,
         "model.tied_embeddings": "none",
-        "model.embedding_scale": None if draw in _SCALED else 1.0,
+        "model.embedding_scale": None if row is None or row.scaled else 1.0,
     }
     base |= {"data.validation_size": 4_000} if quick else {}
     return Run(

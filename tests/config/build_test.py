@@ -134,6 +134,12 @@ def test_a_mesh_that_cannot_share_a_batch_is_refused(tmp_path, changes, message)
         build(config, devices=devices(8))
 
 
+def test_an_optimizer_whose_steps_have_no_known_power_of_the_width_is_refused(tmp_path):
+    changes = ["optimizer.name=soap", "model.parameterization=mup", "model.base_width=16"]
+    with pytest.raises(ValueError, match="'mup' has no powers .* optimizer.name='soap': set it to"):
+        build(_config(tmp_path / "nowhere", None, *changes))
+
+
 def test_devices_have_equal_parts_of_batches_to_score_too(folder):
     run = build(_config(folder, data__batch_size=8, evaluate__batch_size=3), devices=devices(8))
     assert run.mesh.shape["data"] == 8

@@ -56,6 +56,10 @@ def check(*overrides):
         ("model.depth_exponent=0.5", "model.residual='post_ln', only with 'depth_scaled'"),
         ("model.norm_epsilon=0.1 model.norm=dyt", "model.norm='dyt', only with 'layer_norm' or"),
         ("model.pooling=first", "model.architecture='encoder_decoder', only with 'encoder_only'"),
+        (
+            f"model.qk_norm=true model.residual=hybrid_norm {DECODER}",
+            "which norms queries and keys itself",
+        ),
         (f"model.encoder_residual=admin {DECODER}", "model.architecture='decoder_only'"),
         (f"model.num_layers=2 model.num_decoder_layers=3 {DECODER}", "num_decoder_layers=3"),
         (f"model.residual=admin model.encoder_residual=b2t {ENCODER}", "encoder_residual='b2t'"),
@@ -101,6 +105,8 @@ def test_settings_without_effect_for_the_same_reason_are_named_together():
         "decode.method=greedy",
         "model.num_layers=2 model.num_encoder_layers=3",
         "model.depth_exponent=0.5 model.decoder_residual=depth_scaled",
+        f"model.qk_norm_over=heads model.residual=hybrid_norm {DECODER}",
+        "model.qk_norm=true model.encoder_residual=hybrid_norm",
         "optimizer.decay_steps=3 optimizer.schedule=warmup_stable_decay",
         "optimizer.weight_decay_power=2 optimizer.groups=(('encoder/*',1.0,0.1),)",
         # An encoder embeds, whatever it is trained for.
@@ -143,6 +149,18 @@ def test_a_warmup_as_long_as_the_training_is_told():
     assert lines(4001) == []
     (line,) = lines(4000)
     assert "optimizer.warmup_steps=4000 is not less than train.steps=4000" in line
+
+
+def test_rows_of_embeddings_that_a_draws_code_does_not_multiply_are_told():
+    def lines(**model):
+        return effects.notes(load(DEFAULT, {f"model.{key}": x for key, x in model.items()}))
+
+    assert not lines(init="fan_in") and not lines(init="gpt2", embedding_scale=1.0)
+    (line,) = lines(init="gpt2", d_model=64)
+    assert (
+        line.startswith("model.init='gpt2' ")
+        and "embedding_scale=None multiplies them by 8" in line
+    )
 
 
 @pytest.mark.parametrize("kind", ["bpe", "words"])

@@ -294,6 +294,17 @@ def test_a_fork_differs_in_how_it_is_trained_and_in_nothing_of_its_state(key):
     assert [line.partition(":")[0] for line in lines] == [key] * (not is_free)
 
 
+def test_a_fork_keeps_the_steps_by_which_an_optimizer_steps():
+    trunk = {"optimizer.name": "ademamix", "train.steps": 1_000}
+    for steps in (600, 2_000):
+        saved, ours = (
+            overrides.identity(overrides.load(DEFAULT, trunk | {"train.steps": n}))
+            for n in (1_000, steps)
+        )
+        (line,) = overrides.refused_in_fork(saved, ours)
+        assert line.startswith("train.steps: ")
+
+
 def test_what_was_skipped_stays_skipped():
     with pytest.raises(ValueError, match="train.bad_step: 'skip' -> 'stop'"):
         overrides.check_workdir(

@@ -90,6 +90,13 @@ def build(config: Config, workdir: Path | None = None, devices: Sequence[Any] | 
             f"optimizer.name={optimizer.name!r} steps on one device, and the mesh has {mesh.size}: "
             "set mesh.data, mesh.fsdp, mesh.tensor and mesh.sequence to 1"
         )
+    parameterization = config.model.parameterization
+    if not OPTIMIZERS[optimizer.name].parameterized and parameterization != "standard":
+        raise ValueError(
+            f"model.parameterization={parameterization!r} has no powers of the width for the steps "
+            f"of optimizer.name={optimizer.name!r}: set it to 'standard', or choose 'adamw' or "
+            "'muon'"
+        )
     schedule = make_schedule(optimizer)
     transform = make_optimizer(optimizer, schedule, lambda: run.roles)
 

@@ -21,6 +21,7 @@ from transformer_jax.models.layers.norm import NORMS
 from transformer_jax.models.layers.positions import POSITIONS
 from transformer_jax.models.layers.settings import ARCHITECTURES, UNORDERED
 from transformer_jax.models.layers.stems import STEMS
+from transformer_jax.models.transformer.draws import DRAWS
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS
 from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.runs.workdir import flatten
@@ -61,6 +62,13 @@ def notes(config: Config) -> list[str]:
         source, target = (part.get(side, config.data[side[5:]]) for side in sides)
         if source == target and task.recipe.reads == PAIRS:
             lines.append(f"{' and '.join(sides)} are {source!r}: the input holds the answer")
+    draw, scale = DRAWS[config.model.init], config.model.embedding_scale
+    if draw and not draw.scaled and scale is None and not task.recipe.reads_images:
+        lines.append(
+            f"model.init={config.model.init!r} is of code that multiplies no rows of embeddings, "
+            f"and model.embedding_scale=None multiplies them by {config.model.d_model**0.5:.4g}: 1 "
+            "is what goes with it"
+        )
     if optimizer.burn_in_steps + optimizer.warmup_steps >= steps:
         named = f"optimizer.warmup_steps={optimizer.warmup_steps}"
         if optimizer.burn_in_steps:
@@ -98,10 +106,22 @@ def _unused(config: Config) -> dict[str, str]:
         if None not in [config.model[name] for name in names]:
             owns = " and ".join(f"model.{name}={config.model[name]!r}" for name in names)
             unused[f"model.{general}"] = f"with {owns}"
+    residuals = _residuals(config)
+    if all(SCHEMES[name].qkv_norm for name in residuals):
+        named = " and ".join(map(show, residuals))
+        unused["model.qk_norm"] = (
+            f"with model.residual={named}, which norms queries and keys itself"
+        )
     if parts := _own_of_parts(config, tasks.choose(config.task.name, config.model.architecture)):
         for key in set.intersection(*map(set, parts)):
             unused.setdefault(key, "with data.parts, each of which sets it")
     return unused
+
+
+def _residuals(config: Config) -> list[str]:
+    """The schemes of the model's stacks, each once."""
+    model, stacks = config.model, ARCHITECTURES[config.model.architecture]
+    return list({model[f"{stack}_residual"] or model.residual: None for stack in stacks})
 
 
 def _choices(config: Config) -> dict[str, tuple[Any, Mapping[Any, Collection[str]]]]:
@@ -109,13 +129,12 @@ def _choices(config: Config) -> dict[str, tuple[Any, Mapping[Any, Collection[str
 
     A later one's reason counts.
     """
-    model, task = config.model, tasks.choose(config.task.name, config.model.architecture)
+    task = tasks.choose(config.task.name, config.model.architecture)
     flat, start = flatten(config), config.checkpoint.init_from
     # Of two schemes the one that reads more.
-    residuals = [
-        model[f"{stack}_residual"] or model.residual for stack in ARCHITECTURES[model.architecture]
-    ]
+    residuals = _residuals(config)
     flat["model.residual"] = max(residuals, key=lambda name: len(SCHEMES[name].reads))
+    flat["model.qk_norm"] |= any(SCHEMES[name].qkv_norm for name in residuals)
     decays = [decay for *_, decay in config.optimizer.groups]
     flat["optimizer.weight_decay"] = max([config.optimizer.weight_decay, *decays])
     source, sources = config.data.source, _in("data", _sources(task))

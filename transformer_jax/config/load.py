@@ -205,8 +205,11 @@ def refused(saved: Mapping[str, Any], ours: Mapping[str, Any], reached: int) -> 
 
 def refused_in_fork(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """Returns the lines of `difference` that a run may not have to the one that it is a fork of."""
-    lines = refused(saved, ours, reached=0)
-    return [line for line in lines if not _is_of(line.partition(":")[0], FREE_IN_FORK)]
+    lines, name = refused(saved, ours, reached=0), saved.get("optimizer.name")
+    free = set(FREE_IN_FORK)
+    if name and OPTIMIZERS[name].by_steps:
+        free.remove("train.steps")
+    return [line for line in lines if not _is_of(line.partition(":")[0], free)]
 
 
 def to_json(config: Config | Mapping[str, Any]) -> str:

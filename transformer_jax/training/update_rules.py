@@ -281,7 +281,9 @@ class Optimizer(NamedTuple):
       by_steps: whether they depend on how many steps the training has.
       one_device: whether they hang on a mesh of several, where they are refused.
       reads: which settings its steps depend on, besides those that the chain around it reads.
-      rate: what a parameterisation makes of a parameter's learning rate.
+      parameterized: whether it is known by which powers of the width the steps grow, so that they
+        go with a parameterisation.
+      rate: what that makes of a parameter's learning rate.
       around: what it makes of the whole chain, of which `scale` is a part, with the schedule.
       average: (parameters, state) -> those to score in place of the ones that are trained, where
         its steps keep such an average.
@@ -293,6 +295,7 @@ class Optimizer(NamedTuple):
     adam: bool = False
     by_steps: bool = False
     one_device: bool = False
+    parameterized: bool = True
     reads: tuple[str, ...] = ("beta1", "beta2", "epsilon")
     rate: Callable[[Role], float] = _by_entry
     around: Around = lambda transform, settings, schedule: transform
@@ -338,8 +341,9 @@ OPTIMIZERS = {
     "schedule_free": Optimizer(
         _adam_without_momentum, around=_schedule_free, average=_schedule_free_average
     ),
-    # Vyas et al. 2024 (2409.11321) for matrices, also of embeddings and heads; Adam for vectors
-    "soap": Optimizer(_soap, one_device=True),
+    # Vyas et al. 2024 (2409.11321) for matrices, also of embeddings and heads; Adam for vectors.
+    # Steps that are Adam's in the eigenbases have a norm that grows more slowly with the width
+    "soap": Optimizer(_soap, one_device=True, parameterized=False),
     # Jordan et al. 2024 with Nesterov momentum beta1 (corrected as in Nadam, by Optax alone), for
     # the matrices of stacks; Adam for all else. Steps are scaled by 0.2 sqrt(longer side) to the
     # size of Adam's (Liu et al. 2025, equation 4), so that one learning rate serves both

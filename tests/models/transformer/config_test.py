@@ -26,6 +26,10 @@ CUDNN = dict(attention_kernel="cudnn", dtype="bfloat16")
             dict(parameterization="ntk", base_width=8),
             "model.tied_embeddings='all' makes one: set it to 'inputs' or 'none'",
         ),
+        *(
+            (dict(init=name), f"model.init='{name}' .* set it to 'inputs' or 'none'")
+            for name in ("llama", "llama_depth", "speedrun")
+        ),
         (dict(attention_kernel="cudnn"), "model.dtype='float32': set it to 'bfloat16'"),
         *((CUDNN | dict(head_dim=n), f"={n} .* multiple of 8 from 8 to 128") for n in (4, 20, 136)),
         (dict(num_kv_heads=3), "num_kv_heads=3 does not divide model.num_heads=2"),

@@ -122,6 +122,31 @@ def test_draws_have_the_deviation_of_the_row(name, shape):
     assert checked == {"embedding", "hidden", "output"}
 
 
+def test_draws_by_inputs_alone_have_the_deviation_of_the_row():
+    """Of convolutions, whose first one reads pixels, and of DETR's heads, of which one tells 4."""
+    images: Any = dict(inputs="patches", stem="conv", patch_size=4, grid=(1, 1))
+    images |= dict(architecture="encoder_set", positions="sincos_2d")
+    places = {f"inputs_{name}": jnp.ones((1, 1), int) for name in ("segment_ids", "positions")}
+    batch = places | {"inputs": jnp.zeros((1, 1, 48), jnp.uint8), "grid": jnp.ones((1, 1, 4), int)}
+
+    def draws(factor):
+        model = tiny.model(sized("mup", factor, **images))
+        return tiny.flat(nn.unbox(initialisation.initialise(model, KEY, batch)))
+
+    small, large = draws(4), draws(16)
+    powers = {
+        "stem/conv_0": 0,
+        "stem/conv_1": -0.5,
+        "stem/projection": -0.5,
+        "box_head/first": -0.5,
+    }
+    powers |= {"box_head/labels": 0, "box_head/boxes": 0}
+    for name, power in powers.items():
+        (path,) = (path for path in small if path.endswith(name))
+        ratio = np.std(large[path]) / np.std(small[path]) / 4**power
+        assert abs(ratio - 1) < 4 * (1 / small[path].size) ** 0.5, (path, ratio)
+
+
 @functools.cache
 def programs(config):
     """What draws a model's parameters, and what computes its logits."""

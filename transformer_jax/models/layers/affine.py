@@ -25,7 +25,10 @@ def weights(
     bias_init: nn.initializers.Initializer = ZEROS,
 ) -> tuple[Float[Array, "D E"], Float[Array, "E"]]:
     """W, called `name`, and b, called `name`_bias; that of "kernel" is called "bias"."""
-    kernel = parameter(module, name, init, shape, axes, matrix=(1, 1), role=role)
+    by_inputs = init is not XAVIER
+    kernel = parameter(
+        module, name, init, shape, axes, matrix=(1, 1), role=role, by_inputs=by_inputs
+    )
     name = f"{name}_bias".removeprefix("kernel_")
     return kernel, parameter(module, name, bias_init, shape[1:], axes[1:], role="vector")
 
@@ -47,9 +50,7 @@ def affine(
     """
     config = module.config
     kernel, bias = weights(module, name, (x.shape[-1], size), axes, role, *draws)
-    # An embedding's is of what is looked up.
-    multipliers = {"hidden": config.multipliers.hidden, "output": config.multipliers.output}
-    kernel = times(multipliers.get(role, 1.0), kernel).astype(config.compute_dtype)
+    kernel = times(_multiplier(config, role), kernel).astype(config.compute_dtype)
     rows = "ABCT"[: x.ndim - 1]
     y = product(f"{rows}D,DE->{rows}E", x.astype(config.compute_dtype), kernel, jnp.float32)
     return y + jnp.expand_dims(bias, range(x.ndim - 1))
@@ -67,15 +68,17 @@ def convolution(
 ) -> Float[Array, "B h w E"]:
     """A convolution in float32, its kernel drawn from N(0, 2 / inputs) (He et al. 2015).
 
-    size: E, and the side of the kernel, odd. axis: the logical name of C. bias: as of `weights`.
+    size: E, and the side of the kernel, odd. axis: the logical name of C, "channels" where these
+    are of pixels. bias: as of `weights`.
     """
     config, (channels, side) = module.config, size
     shape, axes = (side, side, x.shape[-1], channels), ("pixels", "pixels", axis, "embed")
     init = nn.initializers.he_normal()
-    kernel = parameter(module, name, init, shape, axes, matrix=(3, 1), role="hidden")
+    role: RoleName = "embedding" if axis == "channels" else "hidden"
+    kernel = parameter(module, name, init, shape, axes, matrix=(3, 1), role=role, by_inputs=True)
     x = jax.lax.conv_general_dilated(
         x.astype(config.compute_dtype),
-        times(config.multipliers.hidden, kernel).astype(config.compute_dtype),
+        times(_multiplier(config, role), kernel).astype(config.compute_dtype),
         window_strides=(stride, stride),
         padding=[(side // 2, side // 2)] * 2,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
@@ -85,3 +88,9 @@ def convolution(
         biases = parameter(module, f"{name}_bias", ZEROS, (channels,), ("embed",), role="vector")
         x = x + biases[None, None, None]
     return x
+
+
+def _multiplier(config: Any, role: RoleName) -> float:
+    """The parameterisation's; an embedding's is of what is looked up."""
+    multipliers = {"hidden": config.multipliers.hidden, "output": config.multipliers.output}
+    return multipliers.get(role, 1.0)

@@ -41,6 +41,7 @@ class Boxed(nn.LogicallyPartitioned):
     decay: bool = struct.field(default=False, pytree_node=False)
     factor: bool = struct.field(default=False, pytree_node=False)
     role: RoleName | None = struct.field(default=None, pytree_node=False)
+    by_inputs: bool = struct.field(default=False, pytree_node=False)
     share: Share = struct.field(default=Share(), pytree_node=False)
 
 
@@ -55,6 +56,7 @@ def parameter(
     decay: bool | None = None,
     factor: bool = False,
     role: RoleName | None = None,
+    by_inputs: bool = False,
 ) -> Float[Array, "*shape"]:
     """`module.param`, boxed with what the mesh and the optimizer read; in float32, as it is used.
 
@@ -67,6 +69,8 @@ def parameter(
       decay: whether weight decay applies (None: to matrices).
       factor: whether the model computes at 1 what one without this parameter does.
       role: for a family whose models are parameterised; a factor has none.
+      by_inputs: whether the size of a matrix's draw follows its inputs alone, and not both sides,
+        as Xavier's does.
     """
     decays = matrix is not None if decay is None else decay
     # Where there is a value, Flax traces what would draw it, for the shape alone.
@@ -74,7 +78,9 @@ def parameter(
 
     def boxed(key, shape):
         value = draw(key, shape)
-        return Boxed(value, axes, matrix=matrix, decay=decays, factor=factor, role=role)
+        return Boxed(
+            value, axes, matrix=matrix, decay=decays, factor=factor, role=role, by_inputs=by_inputs
+        )
 
     value: Any = module.param(name, boxed, shape)  # Flax unboxes it
     return value.astype(jnp.float32)  # what is only asked may be held in bfloat16

@@ -16,7 +16,7 @@ from transformer_jax.models.layers.settings import (
     ModelConfig,
     Multipliers,
 )
-from transformer_jax.models.transformer.draws import DRAWS
+from transformer_jax.models.transformer.draws import DRAWS, one_table
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Ratios
 from transformer_jax.models.transformer.patterns import Pattern, check_pattern
 from transformer_jax.models.transformer.schemes import (
@@ -26,6 +26,8 @@ from transformer_jax.models.transformer.schemes import (
     ResidualScheme,
     Stack,
 )
+
+_UNTIED = " or ".join(repr(name) for name, row in TIED_EMBEDDINGS.items() if not row.logits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,6 +96,7 @@ class TransformerConfig(ModelConfig):
         check_pattern(self)
         self._check_memory()
         self._check_kernel()
+        self._check_draw()
         self._check_parameterization()
 
     def _check_positions(self) -> None:
@@ -209,6 +212,13 @@ class TransformerConfig(ModelConfig):
                 f"takes: expected a multiple of {sizes.step} from {sizes.start} to {sizes[-1]}"
             )
 
+    def _check_draw(self) -> None:
+        if self._tied and not one_table(self.init, self.d_model):
+            raise ValueError(
+                f"model.init={self.init!r} draws embeddings and logits differently, which "
+                f"model.tied_embeddings={self.tied_embeddings!r} makes one: set it to {_UNTIED}"
+            )
+
     def _check_parameterization(self) -> None:
         name, row = self.parameterization, PARAMETERIZATIONS[self.parameterization]
         if row is None:
@@ -225,13 +235,16 @@ class TransformerConfig(ModelConfig):
                     f"model.parameterization={name!r} needs model.{key}, that of the model whose "
                     "learning rate is to be that of this one"
                 )
-        tied = TIED_EMBEDDINGS[self.tied_embeddings].logits and not HEADS[self.head].labels
-        if tied and not row.tied:
-            fitting = " or ".join(repr(key) for key, t in TIED_EMBEDDINGS.items() if not t.logits)
+        if self._tied and not row.tied:
             raise ValueError(
                 f"model.parameterization={name!r} steps embeddings and logits differently, which "
-                f"model.tied_embeddings={self.tied_embeddings!r} makes one: set it to {fitting}"
+                f"model.tied_embeddings={self.tied_embeddings!r} makes one: set it to {_UNTIED}"
             )
+
+    @property
+    def _tied(self) -> bool:
+        """Whether a token table gives the logits."""
+        return TIED_EMBEDDINGS[self.tied_embeddings].logits and not HEADS[self.head].labels
 
     @property
     def kv_heads(self) -> int:

@@ -45,6 +45,8 @@ class Draw(NamedTuple):
       logits: of the kernel of logits, where it is not a token table.
       hidden: of the hidden layer that an activation follows; None: as inward.
       gated: of that which a gate multiplies; None: as hidden.
+      scaled: whether looked up rows enter the stream times sqrt(D); codes that the others are of
+        multiply them by nothing.
     """
 
     embedding: Deviation
@@ -54,6 +56,7 @@ class Draw(NamedTuple):
     logits: Deviation
     hidden: Deviation | None = None
     gated: Deviation | None = None
+    scaled: bool = False
 
 
 def _fixed(deviation: float) -> Deviation:
@@ -112,7 +115,7 @@ DRAWS: dict[str, Draw | None] = {
     # OLMo-core's "llama_depth": by the number of the layer in place of that of all.
     "llama_depth": Draw(_fixed(1.0), _GPT, _by_layer, _by_layer, _width, gated=_by_layer),
     # LeCun et al. 1998: inputs^-0.5.
-    "fan_in": Draw(_width, _fan_in, _fan_in, _fan_in, _width),
+    "fan_in": Draw(_width, _fan_in, _fan_in, _fan_in, _width, scaled=True),
     # nGPT's (2410.01131), for models that are normalised or not.
     "normalized": Draw(_width, _width, _normalized, _normalized, _width),
     # Nguyen and Salazar 2019 (1910.05895), small, and what ends a branch as GPT-NeoX's "wang".
@@ -122,6 +125,12 @@ DRAWS: dict[str, Draw | None] = {
         _fixed(0.8), _width, _fixed(0.0), _fixed(0.0), _fixed(0.001), hidden=_small_hidden
     ),
 }
+
+
+def one_table(name: str, d_model: int) -> bool:
+    """Whether a row draws token tables and the kernel of logits alike, so that one can be both."""
+    row, size = DRAWS[name], Size(d_model, d_model, 1, np.ones(1))
+    return row is None or row.embedding(size) == row.logits(size)
 
 
 def factor(

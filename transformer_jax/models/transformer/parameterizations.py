@@ -170,12 +170,12 @@ def _at_base(box: Boxed, role: RoleName, width: float) -> float:
     # N(0, 1 / width) of tokens, one deviation at all widths of places
     if role == "embedding" and "pixels" not in box.names:
         return width**0.5 if "vocab" in box.names else 1.0
-    # Xavier's: over the root of inputs and outputs
+    # Over the root of the inputs, of Xavier's that of inputs and outputs
     sides, at_base = 0.0, 0.0
     inputs, outputs = box.matrix
     shape = box.unbox().shape[-inputs - outputs :]
     names = box.names[-inputs - outputs :]
-    for part in (slice(inputs), slice(inputs, None)):
+    for part in (slice(inputs), slice(inputs, None))[: 1 if box.by_inputs else 2]:
         size = math.prod(shape[part])
         sides += size
         at_base += size / width if any(name in _WIDE for name in names[part]) else size
