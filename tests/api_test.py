@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import fcntl
 import gc
+import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -113,6 +115,65 @@ def test_a_loop_of_ones_own_is_training_and_either_continues_the_other(config, t
     assert records(tmp_path / "b")[-1] == logged[6]
     equal = jax.tree.map(np.array_equal, tj.load(trained).params, tj.load(tmp_path / "b").params)
     assert all(jax.tree.leaves(equal))
+
+
+def test_a_loop_of_ones_own_takes_nothing_from_what_is_saved(config, trained, tmp_path):
+    workdir = shutil.copytree(trained, tmp_path / "a")
+    config = tj.load_config(str(workdir / "config.json"), **{"train.steps": 8})
+    scores = (workdir / "checkpoints" / "6" / "metrics.json").read_text()
+    with (workdir / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 7, "train/loss": 1.0}\n')  # of a process that was killed
+    trainer = tj.trainer(config, workdir)
+    assert trainer.save() == workdir / "checkpoints" / "6"
+    assert (workdir / "checkpoints" / "6" / "metrics.json").read_text() == scores
+    assert records(workdir)[-1]["step"] == 6 and tj.load(workdir).results["steps"] == 6
+
+    other = tj.trainer(config, workdir)
+    for batch in trainer.batches:
+        trainer.step(batch)
+        if int(trainer.state.step) == 7:
+            trainer.save()
+            assert tj.load(workdir).results == {"status": "running", "steps": 7}
+    other.step(next(other.batches))
+    other.save()
+    trainer.save()
+    with pytest.raises(tj.Error, match="at step 7, and .* has a checkpoint of step 8"):
+        other.save()
+    trainer.close()
+    with pytest.raises(tj.Error, match="this trainer is closed"):
+        trainer.save()
+
+
+def test_a_run_of_more_steps_is_trained_though_its_config_was_saved(trained, tmp_path):
+    workdir = shutil.copytree(trained, tmp_path / "checkpoints" / "a")  # an ancestor of runs, too
+    config = tj.load_config(str(workdir / "config.json"), **{"train.steps": 8})
+    tj.trainer(config, workdir).save()
+    assert tj.train(config, workdir)["steps"] == 8
+    ((record,), _) = tj.load_runs(tmp_path / "checkpoints")
+    assert record["steps"] == 8
+
+
+def test_an_update_of_ones_own_moves_the_data_on(config, tmp_path):
+    order = [jax.device_get(batch) for batch in tj.trainer(config, tmp_path / "order").batches]
+    trainer = tj.trainer(config, tmp_path / "a")
+    trainer.step(next(trainer.batches))
+    for _ in range(2):
+        next(trainer.batches)
+        state = trainer.state
+        trainer.state = dataclasses.replace(state, step=state.step + 1)
+    next(trainer.batches)  # which is not trained on
+    trainer.save()
+    jax.tree.map(
+        np.testing.assert_array_equal, next(tj.trainer(config, tmp_path / "a").batches), order[3]
+    )
+
+
+def test_training_wants_the_main_thread(config, tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(tj.train, config, tmp_path / "a")
+        with pytest.raises(tj.Error, match="main thread alone"):
+            training.result()
+    assert not (tmp_path / "a").exists()
 
 
 def test_answers_agree_with_one_another(run):

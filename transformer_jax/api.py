@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Batch, Model, Outputs, Params
 from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.runs import workdir as work
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, read_metrics, read_results
+from transformer_jax.runs.workdir import CONFIG, is_checkpoint, read_metrics, read_results
 from transformer_jax.training.losses import PlaceLoss
 
 _P = ParamSpec("_P")
@@ -240,11 +241,17 @@ def train(config: Config | str | os.PathLike, workdir: str | os.PathLike) -> dic
     """Trains in a work directory, or continues there, scores, and returns the results.
 
     They are those of results.json: "status" says what became of the run. Interrupting the kernel
-    saves and ends it as "preempted"; calling it again continues.
+    saves and ends it as "preempted"; calling it again continues. Before the first step, and at a
+    second time, it raises KeyboardInterrupt at once.
 
     config: of `load_config`, or a config's file.
     """
     config, folder = _run_of(config, workdir)
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            "train obeys SIGINT and SIGTERM, which Python gives to the main thread alone: call it "
+            "there, or in a process of its own"
+        )
     check_own(config, folder)
     work.claim(folder)
     try:
@@ -310,7 +317,7 @@ def load_runs(*folders: str | os.PathLike) -> Runs:
         path.parent
         for folder in folders
         for path in sorted(_folder(folder).rglob(CONFIG))
-        if CHECKPOINTS not in path.parts
+        if not is_checkpoint(path.parent)
     ]
     if not paths:
         raise ValueError(f"there are no runs in {', '.join(map(str, map(_folder, folders)))}")

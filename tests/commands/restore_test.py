@@ -68,6 +68,15 @@ def test_a_work_directory_that_has_changed_is_named_with_its_remedy(tmp_path, at
     assert all(part.replace("@", str(folder)) in message for part in parts), message
 
 
+def test_other_examples_than_those_of_earlier_scores_are_told(tmp_path, caplog):
+    folder = save(tmp_path, dataclasses.replace(ORIGIN, scored={"validation": "a"}))
+    restore.warn_of_scores(folder, {"validation": "a", "test": "b"})
+    assert not caplog.messages
+    restore.warn_of_scores(folder, {"validation": "b"})
+    (line,) = caplog.messages
+    assert line.startswith("data.validation has other examples than the scores up to step 20 ")
+
+
 def test_a_checkpoint_from_elsewhere_may_be_of_another_training_but_of_no_other_model(tmp_path):
     workdir, folder = tmp_path / "own", save(tmp_path / "other")
     check(workdir, folder, {"seed": 5, "optimizer.learning_rate": 0.5})

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -56,6 +57,13 @@ from transformer_jax.process import interrupt
 interrupt.install(){BUSY}"""
     assert interrupted(program, signal.SIGTERM)[0] == 143
     assert (tmp_path / "file").read_text() == ""
+
+
+def test_without_install_it_ends_what_the_main_thread_does_and_nothing_else():
+    ended = interrupt.obeying(lambda number: interrupt.end(number))
+    with pytest.raises(KeyboardInterrupt), ended:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(60)
 
 
 def test_an_action_is_called_before_the_main_thread_continues():

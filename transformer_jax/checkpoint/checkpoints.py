@@ -25,7 +25,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,13 +45,16 @@ _METRICS = "metrics.json"
 class Origin:
     """What a checkpoint was trained with: with anything else its parameters mean nothing.
 
-    data, tokenizer: fingerprints of the training batches, and of what decides the token ids.
+    Attributes:
+      data, tokenizer: fingerprints of the training batches, and of what decides the token ids.
+      scored: those of the examples of the splits that are scored, where they were.
     """
 
     config: Mapping[str, Any]
     data: str
     tokenizer: str
     labels: tuple[str, ...]
+    scored: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ class Checkpoints:
                     "records": records,
                     "data": origin.data,
                     "tokenizer": origin.tokenizer,
+                    "scored": dict(origin.scored),
                     "streams": {stream: state for part in parts for stream, state in part.items()},
                 },
                 CONFIG: origin.config,
@@ -174,6 +178,11 @@ class Checkpoints:
         self.wait()
         return hosts.first(self._whole)
 
+    def after(self, step: int) -> list[int]:
+        """Steps of the whole checkpoints after one, oldest first; of arrays the sizes are read."""
+        self.wait()
+        return hosts.first(lambda: [other for other in self._sound() if other > step])
+
     def wait(self) -> None:
         """Returns when the last save is on disk. Raises RuntimeError or OSError if it failed."""
         pending, self._pending = self._pending, None
@@ -198,6 +207,14 @@ class Checkpoints:
     def _whole(self) -> list[int]:
         folders = self._folders()
         return [step for step in sorted(folders) if self._is_whole(step, folders[step])]
+
+    def _sound(self) -> dict[int, Path]:
+        """The whole ones, oldest first. Arrays are checked by their sizes: hashing takes long."""
+        return {
+            step: folder
+            for step, folder in sorted(self._folders().items())
+            if step not in self._broken and fault(folder, unhashed=arrays.STATE) is None
+        }
 
     def _folders(self) -> dict[int, Path]:
         """Folders by step, broken ones included."""
@@ -308,17 +325,9 @@ class Checkpoints:
             shutil.rmtree(replaced)
 
     def _prune(self, saved: int) -> None:
-        """Deletes all but what the class promises to keep. `saved` is the newest.
-
-        Broken ones do not count. The arrays are checked by their sizes, since hashing takes long.
-        """
+        """Deletes all but what the class promises to keep, broken ones too. saved: the newest."""
         folders = self._folders()
-        whole = [
-            folder
-            for step, folder in sorted(folders.items())
-            if step not in self._broken and fault(folder, unhashed=arrays.STATE) is None
-        ]
-        scheduled = [folder for folder in whole if _progress(folder)["scheduled"]]
+        scheduled = [path for path in self._sound().values() if _progress(path)["scheduled"]]
         # The best of the scheduled ones: the newest may be better, and will not count later.
         keep = {folders[saved], *scheduled[-self._keep_last :], self._best(scheduled)}
         keep |= {folder for step, folder in folders.items() if self._stays(step)}
@@ -357,6 +366,7 @@ def origin(folder: Path) -> Origin:
             data=progress["data"],
             tokenizer=progress["tokenizer"],
             labels=read_labels(labels) if labels.exists() else (),
+            scored=progress.get("scored", {}),
         )
     except KeyError as error:
         raise ValueError(

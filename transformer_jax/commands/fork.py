@@ -40,7 +40,8 @@ def source(run: Run, workdir: Path) -> Path:
             f"it, or name an earlier checkpoint, as RUN/{CHECKPOINTS}/STEP"
         )
     check(run, workdir, trunk)
-    check_data(trunk, run.train_streams())  # before anything is written
+    mend = "set checkpoint.init_from instead, which takes parameters alone"
+    check_data(trunk, run.train_streams(), mend)  # before anything is written
     return trunk
 
 

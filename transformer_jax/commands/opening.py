@@ -1,6 +1,7 @@
 """Opens work directories: their lock, what became of their runs, and what a checkpoint answers."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def check_own(config: Config, workdir: Path) -> None:
 
 def _check_whole(workdir: Path) -> None:
     work.check_folders(workdir)
-    if workdir.parent.name == CHECKPOINTS and (workdir.parents[1] / CONFIG).exists():
+    if work.is_checkpoint(workdir):
         raise ValueError(
             f"{workdir} is a checkpoint of a run: give its work directory, {workdir.parents[1]}, "
             f"and {workdir.name} as the checkpoint"
@@ -146,7 +147,8 @@ def save(path: Path, text: str) -> None:
 def final_status(config: Config, workdir: Path) -> str | None:
     """The status with which exactly this config has been trained and scored here, if it has."""
     results = read_results(workdir)
-    if is_scored(results) and is_own(config, workdir) and not _is_edited(config, workdir):
+    whole = is_scored(results) and results.get("steps", math.inf) >= config.train.steps
+    if whole and is_own(config, workdir) and not _is_edited(config, workdir):
         return results["status"]
     return None
 

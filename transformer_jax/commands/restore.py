@@ -1,7 +1,10 @@
 """Checkpoints as the commands use them: after a comparison with the work directory's files."""
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
+
+from absl import logging
 
 from transformer_jax.checkpoint.checkpoints import load_parameters, origin, step_of, whole
 from transformer_jax.config.load import identity, load, refused
@@ -54,7 +57,7 @@ GIVE_TOKENIZER = (
 )
 
 
-def check_data(folder: Path, streams: TrainStreams) -> None:
+def check_data(folder: Path, streams: TrainStreams, mend: str = "choose another --workdir") -> None:
     """Raises ValueError where a checkpoint was trained on other data."""
     if (data := origin(folder).data) == IMPORTED:
         raise ValueError(
@@ -65,8 +68,24 @@ def check_data(folder: Path, streams: TrainStreams) -> None:
         raise ValueError(
             f"the checkpoint {folder} was trained on other data, or on batches that another "
             f"version of this code made: its fingerprint is {data[:12]}, that of the files at hand "
-            f"{streams.fingerprint[:12]}; restore the data, or choose another --workdir"
+            f"{streams.fingerprint[:12]}; restore the data, or {mend}"
         )
+
+
+def warn_of_scores(folder: Path, contents: Mapping[str, str]) -> None:
+    """Warns where a split is scored whose examples are not those of the scores up to a checkpoint.
+
+    contents: fingerprints of its examples, by split.
+    """
+    before = origin(folder).scored
+    for split, content in contents.items():
+        if before.get(split, content) != content:
+            logging.warning(
+                "data.%s has other examples than the scores up to step %d are of: its curve, and "
+                "what is best by it, mix the two. Restore the data, or choose another --workdir",
+                split,
+                step_of(folder),
+            )
 
 
 def check(run: Run, workdir: Path, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -113,13 +114,14 @@ def begin(run: Run, streams: TrainStreams, workdir: Path, *, keep: bool = True) 
     return state
 
 
-def origin_of(run: Run, streams: TrainStreams) -> Origin:
-    """What checkpoints of a run say of where they come from."""
+def origin_of(run: Run, streams: TrainStreams, scored: Mapping[str, str]) -> Origin:
+    """What checkpoints of a run say of where they come from; scored: as of `Origin`."""
     return Origin(
         config=run.as_json,
         data=streams.fingerprint,
         tokenizer=run.data.tokenizer_fingerprint,
         labels=run.data.labels,
+        scored=scored,
     )
 
 

@@ -84,8 +84,11 @@ def _train(run: Run, workdir: Path) -> str:
     summaries = run.data.summaries()
     if hosts.is_first():
         print(report(summaries), flush=True)
+    contents = {name: summaries[name].content for name in splits}
     if checkpoint is not None:
         restore.check_data(checkpoint, streams)
+        if hosts.is_first():
+            restore.warn_of_scores(checkpoint, contents)
     # Before there is a state, so that nothing is made in vain, and only where steps are left.
     todo = checkpoint is None or int(checkpoint.name) < run.train.steps
     train_step = memory.compiled_step(run, begins=checkpoint is None) if todo else run.train_step()
@@ -99,7 +102,7 @@ def _train(run: Run, workdir: Path) -> str:
 
     log = _opened_log(run, workdir, -1 if checkpoint is None else int(state.step))
     log.results({"too_long": too_long(summaries) or None})
-    origin = origin_of(run, streams)
+    origin = origin_of(run, streams, contents)
 
     def save_checkpoint(step: int, state: State, values: dict[str, Any], **parts: Any) -> None:
         scores = {name: value for name, value in values.items() if name.startswith("validation/")}

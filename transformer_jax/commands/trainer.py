@@ -20,7 +20,8 @@ from transformer_jax.inspection import memory
 from transformer_jax.models.family import Batch
 from transformer_jax.process import hosts
 from transformer_jax.runs import workdir as work
-from transformer_jax.runs.workdir import CONFIG, read_metrics
+from transformer_jax.runs.log import cut
+from transformer_jax.runs.workdir import CONFIG
 from transformer_jax.training.probe import is_due
 from transformer_jax.training.step import all_finite
 
@@ -34,10 +35,13 @@ class Trainer:
         trainer.save()
 
     Training with `train` gives the same losses to the bit, and either continues from checkpoints of
-    the other. The work directory is locked until `close`, or until nothing refers to this any more.
+    the other. (What `train.bad_step="restore"` does is for the loop to do, by another trainer.) The
+    work directory is locked until `close`, or until nothing refers to this any more.
 
     Attributes:
-      state: the `State` after the newest step: `params`, `opt_state`, `step` and more.
+      state: the `State` after the newest step: `params`, `opt_state`, `step` and more. An update of
+        one's own puts another in its place, with its step counted; its batch is the next of those
+        that were taken.
       batches: those of the steps that are left of train.steps, on the devices, and others for those
         that are not trained on. These come again after a restart, if they were taken last.
     """
@@ -59,7 +63,10 @@ class Trainer:
                 restore.check_data(checkpoint, streams)  # before anything is compiled
             self._step = memory.compiled_step(run, begins=checkpoint is None)
             self.state = start(run, workdir, checkpoint, streams)
-            self._origin = origin_of(run, streams)
+            self._origin = origin_of(run, streams, {})
+            # Not to be saved again: a checkpoint that is there has scores.
+            self._saved = (lambda: None) if checkpoint is None else weakref.ref(self.state)
+            self._begun = -1 if checkpoint is None else int(self.state.step)
             # Where the data is behind the newest step, and behind each batch taken since, which one
             # of its arrays tells, for as long as it is there.
             self._streams, self._taken = streams.get_state(), list[tuple[weakref.ref, Any]]()
@@ -81,7 +88,8 @@ class Trainer:
     def step(self, batch: Batch) -> dict[str, jax.Array]:
         """One step of training: its numbers, such as "loss", in nats, and "gradient_norm".
 
-        They are scalars on the devices, so the next step need not wait for them.
+        They are scalars on the devices, so the next step need not wait for them. Where spikes are
+        bad steps, or these are skipped, "bad" says whether this is one.
         """
         # Behind this batch; behind the newest, where nothing of it is as it was taken.
         arrays = {id(array) for array in jax.tree.leaves(batch)}
@@ -90,9 +98,7 @@ class Trainer:
             self.state, metrics = self._step(self.state, batch)
         self._number += 1
         if self._taken:
-            place = places[-1] if places else len(self._taken) - 1
-            _, self._streams = self._taken[place]
-            del self._taken[: place + 1]
+            self._advance(places[-1] if places else len(self._taken) - 1)
         return {name: value for name, value in metrics.items() if name != "window"}
 
     def means(self) -> dict[str, float]:
@@ -107,27 +113,47 @@ class Trainer:
         """Saves a checkpoint of this state, and returns its folder once it is whole.
 
         Raises ValueError, and saves nothing, where a parameter, a moment or a moving average is not
-        finite: training could not go on from there.
+        finite: training could not go on from there; where this trainer is closed, or the work
+        directory has a later checkpoint, of which another one would be in front.
         """
         run, state, step = self._run, self.state, int(self.state.step)
-        if not jax.jit(all_finite)((state.params, state.ema_params, state.opt_state)):
+        again = "make another trainer, which goes on from the last checkpoint"
+        if not self.close.alive:
+            raise ValueError(f"this trainer is closed, and does not save: {again}")
+        if later := self._checkpoints.after(step):
             raise ValueError(
-                f"the state at step {step} is not finite, and was not saved: make another trainer, "
-                "which goes on from the last checkpoint"
+                f"the state is at step {step}, and {self._workdir} has a checkpoint of step "
+                f"{later[-1]}, which this would be before: {again}"
             )
+        if not jax.jit(all_finite)((state.params, state.ema_params, state.opt_state)):
+            raise ValueError(f"the state at step {step} is not finite, and was not saved: {again}")
+        if updates := min(step - self._number, len(self._taken)):  # of one's own
+            self._advance(updates - 1)
+        self._number, records = step, 0
         if hosts.is_first():
             save_vocabularies(run, self._workdir)
+            # What was logged after the checkpoint that this began from comes again.
+            records, _ = cut(self._workdir, self._begun)
+            if work.read_results(self._workdir).get("steps", step) < step:
+                work.write_results(self._workdir, {"status": "running", "steps": step})
         save(self._workdir / CONFIG, to_json(run.as_json))
-        self._checkpoints.save(
-            step,
-            state,
-            streams=self._streams,
-            origin=self._origin,
-            metrics={},
-            scheduled=is_due(step, run.train.checkpoint_every),
-            records=sum(record["step"] <= step for record in read_metrics(self._workdir)),
-        )
-        self._checkpoints.wait()
+        if self._saved() is not state:
+            self._checkpoints.save(
+                step,
+                state,
+                streams=self._streams,
+                origin=self._origin,
+                metrics={},
+                scheduled=is_due(step, run.train.checkpoint_every),
+                records=records,
+            )
+            self._checkpoints.wait()
+            self._saved = weakref.ref(state)
         folder = self._checkpoints.find(step)
         assert folder is not None  # it has just been saved
         return folder
+
+    def _advance(self, place: int) -> None:
+        """Puts the data behind one of the batches that were taken."""
+        _, self._streams = self._taken[place]
+        del self._taken[: place + 1]

@@ -6,6 +6,7 @@ as soon as the signal comes, and here a thread waits at the other end of that pi
 """
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -53,7 +54,15 @@ def obeying(action: Action, *others: signal.Signals) -> Iterator[None]:
 
 
 def end(number: signal.Signals) -> None:
-    """Ends the process with one line, without waiting for any of its threads."""
+    """Ends the process with one line, without waiting for any of its threads.
+
+    In a program that has not called `install`, as a notebook, SIGINT is KeyboardInterrupt in the
+    main thread, as it was before: what else is in its memory stays.
+    """
+    if number == signal.SIGINT and _actions[0][0] is not end:
+        main = ctypes.c_ulong(threading.main_thread().ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(KeyboardInterrupt))
+        return
 
     def last_words() -> None:
         tell(f"Interrupted ({number.name}). Nothing saved is lost: run the same command again.")

@@ -76,15 +76,9 @@ class RunLog:
         self._workdir.mkdir(parents=True, exist_ok=True)
         read_samples(workdir)  # a broken one is refused now
         self._trackers = Trackers(trackers, self._workdir, config or {})
-        path, spent = self._workdir / METRICS, 0.0
-        with replacing(path) as file:
-            for record in read_metrics(workdir):
-                spent = max(spent, record.get(WALL, 0.0))
-                if record["step"] <= restored_step:
-                    file.write(_line(record))
-                    self.records += 1
+        self.records, spent = cut(self._workdir, restored_step)
         self._started = time.monotonic() - spent
-        self._metrics = path.open("a", encoding="utf-8")
+        self._metrics = (self._workdir / METRICS).open("a", encoding="utf-8")
         # From this step on, TensorBoard hides what the files of earlier processes hold.
         self._tensorboard = _summary_writer()(
             str(self._workdir / TENSORBOARD),
@@ -162,6 +156,18 @@ class RunLog:
 
     def _wall_seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)
+
+
+def cut(workdir: Path, step: int) -> tuple[int, float]:
+    """Drops the records after a step; returns how many are left, and the seconds of all runs."""
+    records, spent = 0, 0.0
+    with replacing(workdir / METRICS) as file:
+        for record in read_metrics(workdir):
+            spent = max(spent, record.get(WALL, 0.0))
+            if record["step"] <= step:
+                file.write(_line(record))
+                records += 1
+    return records, spent
 
 
 def _summary_writer() -> Any:

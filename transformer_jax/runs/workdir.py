@@ -61,6 +61,11 @@ def check_folders(workdir: Path) -> None:
             )
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is a checkpoint of a run."""
+    return folder.parent.name == CHECKPOINTS and (folder.parents[1] / CONFIG).exists()
+
+
 def saved_steps(workdir: Path) -> list[int]:
     """The steps of the checkpoints in a work directory, whole or not."""
     names = (path.name for path in (workdir / CHECKPOINTS).glob("*"))

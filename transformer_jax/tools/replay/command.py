@@ -12,7 +12,7 @@ from transformer_jax.inspection import memory
 from transformer_jax.models import FAMILIES
 from transformer_jax.process import hosts
 from transformer_jax.run import Run
-from transformer_jax.runs.workdir import CONFIG, REPLAY, is_writable
+from transformer_jax.runs.workdir import CONFIG, REPLAY, is_writable, read_fork
 from transformer_jax.tools.replay.replay import BadStep
 from transformer_jax.tools.replay.replay import replay as train_again
 
@@ -39,6 +39,11 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
         checkpoints = run.checkpoints(workdir)
         before = [saved for saved in checkpoints.steps() if saved < step]
         newest = checkpoints.find(before[-1]) if before else None
+        if newest is None and (trunk := read_fork(workdir)):
+            raise FileNotFoundError(
+                f"this run is a fork, of step {trunk['step']} of {trunk['run']}, and has no "
+                f"checkpoint before step {step}: give a later --step, or fork anew elsewhere"
+            )
         if newest is not None:
             check(run, workdir, newest)
         streams = run.train_streams()

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from transformer_jax.configs.default import get_config
 from transformer_jax.runs.workdir import (
-    CHECKPOINTS,
     CONFIG,
     METRICS,
     SCORED,
     flatten,
+    is_checkpoint,
     read_metrics,
     read_results,
     reading,
@@ -167,7 +167,7 @@ def _finite(value: Any) -> Any:
 
 def _fault(folder: Path) -> str | None:
     """Why a folder is not the work directory of a run, or None."""
-    if CHECKPOINTS in (folder.name, folder.parent.name):
+    if is_checkpoint(folder) or is_checkpoint(folder / "0"):  # or holds them
         return "it is a part of one; give the folder that was its --workdir"
     if (folder / CONFIG).is_file():
         return None
