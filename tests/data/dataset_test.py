@@ -22,7 +22,6 @@ from tests.data.datasets import (
     make_settings,
     rows_of,
 )
-from tests.data.numbered import assert_same
 from transformer_jax.data.prepare import prepare
 from transformer_jax.data.prepare.summary import likely_mistakes
 from transformer_jax.data.read import sources
@@ -216,7 +215,7 @@ def test_what_is_prepared_is_found_without_reading(folder, monkeypatch):
             patch.delattr(sources, "read")
             patch.setattr(prepare, "_encoded_piece", None)
             data = dataset(folder, task)
-            assert_same(next(data.train_streams()), batch)
+            np.testing.assert_equal(next(data.train_streams()), batch)
             assert data.summaries() == summaries
             assert data.split("test").examples == scored.examples
 

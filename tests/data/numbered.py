@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -111,10 +110,3 @@ def numbers(batch: Batch, rows: Iterable[int], arrays: TokenArrays) -> list[int]
             assert {name: tokens.tolist() for name, tokens in arrays[number].items()} == example
             indices.append(number)
     return indices
-
-
-def assert_same(batch: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Both have the same keys and the same values under them."""
-    assert batch.keys() == other.keys()
-    for key in batch:
-        np.testing.assert_array_equal(batch[key], other[key], err_msg=key)

@@ -14,10 +14,7 @@ POST_LN = tiny.config("post_ln")
 ADMIN = tiny.config("admin", architecture="decoder_only", norm="rms_norm")
 PRE_LN = tiny.config("pre_ln", architecture="decoder_only")
 LOSS = TASKS["translation"].bound_loss(loss_settings())
-
-
-def make(config):
-    return tiny.model(config)
+make = tiny.model
 
 
 @functools.cache

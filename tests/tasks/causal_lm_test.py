@@ -141,9 +141,7 @@ def test_runs_that_differ_in_their_residual_scheme_alone_see_the_same_batches(mo
     streams, others = run.data.train_streams(), other.data.train_streams()
     assert streams.fingerprint == others.fingerprint
     for expected, batch in itertools.islice(zip(streams, others, strict=True), 5):
-        assert expected.keys() == batch.keys()
-        for name, rows in expected.items():
-            np.testing.assert_array_equal(batch[name], rows)
+        np.testing.assert_equal(batch, expected)
 
 
 def test_what_follows_a_prompt_of_a_dialogue_is_told_behind_its_turns():

@@ -73,6 +73,6 @@ COMMANDS = {
         needs_workdir=False,
         joins_hosts=False,
     ),
-    "configs": Command("tools.show.configs:configs", joins_hosts=False, words=True),
-    "keys": Command("tools.show.keys:keys", joins_hosts=False, words=True),
+    "configs": Command("tools.show.lists:configs", joins_hosts=False, words=True),
+    "keys": Command("tools.show.lists:keys", joins_hosts=False, words=True),
 }

@@ -3,7 +3,7 @@ import weakref
 import numpy as np
 import pytest
 
-from tests.data.numbered import CASES, TEXTS, assert_same, make_arrays, numbers
+from tests.data.numbered import CASES, TEXTS, make_arrays, numbers
 from transformer_jax.data.serve.batches import eval_batches
 
 
@@ -33,7 +33,7 @@ def test_a_batch_is_made_when_it_is_asked_for_and_not_kept():
     columns, draw = CASES["drawn"]
     batches = eval_batches([make_arrays(20, columns)], columns, batch_size=8, draw=draw)
     (batch, _), (again, _) = batches[0], batches[0]
-    assert_same(batch, again)
+    np.testing.assert_equal(batch, again)
     references = [weakref.ref(values) for values in batch.values()]
     del batch
     assert not any(one() is not None for one in references)

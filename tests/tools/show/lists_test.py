@@ -4,7 +4,7 @@ import pytest
 
 from tests.tracked import CONFIGS
 from tests.whole.command_line import call
-from transformer_jax.tools.show import search
+from transformer_jax.tools.show import lists
 
 
 def text(capsys, *arguments):
@@ -27,20 +27,20 @@ def test_words_choose_the_lines_that_have_them_all(capsys, mode, word):
     assert "error: no " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", search.SYNONYMS)
+@pytest.mark.parametrize("word", lists.SYNONYMS)
 def test_what_the_field_says_finds_names(capsys, word):
-    named = search.SYNONYMS[word].replace(" ", "_").removeprefix("train_")
+    named = lists.SYNONYMS[word].replace(" ", "_").removeprefix("train_")
     assert named in text(capsys, "--mode=keys", word)
 
 
 def test_names_come_first_and_words_are_whole():
     texts = {"a.warm_up": "Already a rate.", "rate": "Of steps.", "steps": "How many."}
-    assert search.search("key", texts, ["step"]) == ["steps", "rate"]
-    assert search.search("key", texts, ["RATE"]) == ["rate", "a.warm_up"]
-    assert search.search("key", texts, ["warm_up", "rates"]) == ["a.warm_up"]
+    assert lists.search("key", texts, ["step"]) == ["steps", "rate"]
+    assert lists.search("key", texts, ["RATE"]) == ["rate", "a.warm_up"]
+    assert lists.search("key", texts, ["warm_up", "rates"]) == ["a.warm_up"]
     for part in "read", "lr":
         with pytest.raises(ValueError, match=f"no key has '{part}'; the nearest"):
-            search.search("key", texts, [part])
+            lists.search("key", texts, [part])
 
 
 def test_a_task_finds_the_configs_that_are_trained_on_it(capsys):

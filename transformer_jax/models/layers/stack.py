@@ -11,17 +11,18 @@ from transformer_jax.models.layers.observe import SUMS
 
 _HIDDEN = ("heads", "up", "gate")
 _INWARD = (*_HIDDEN, "query", "key", "value")
+_only = jax.checkpoint_policies.save_only_these_names
 # The values that a layer keeps for the backward pass, by the names that `keep` gives them, from the
 # most to the least; the rest is computed again (Chen et al. 2016, section 4.1). None: all is kept.
 # A layer's input is always kept. What costs no product is drawn, normalised or activated again.
-REMAT: dict[str, tuple[str, ...] | None] = {
+REMAT: dict[str, Any] = {
     "none": None,
     # Then no product is computed again but plain attention's, W R of distances, and those whose
     # results are normalised or scaled before they are kept
-    "dots": (*_INWARD, "stream"),
-    "inward": _INWARD,
-    "hidden": _HIDDEN,
-    "full": (),
+    "dots": _only(*_INWARD, "stream"),
+    "inward": _only(*_INWARD),
+    "hidden": _only(*_HIDDEN),
+    "full": _only(),
 }
 
 
@@ -38,9 +39,7 @@ def stack(block: type[nn.Module], num_layers: int, remat: str) -> Any:
         this layer's slice of stacked arrays, and `shared` is the same for every layer.
       remat: a key of `REMAT`, for the backward pass.
     """
-    names = REMAT[remat]
-    if names is not None:
-        policy = jax.checkpoint_policies.save_only_these_names(*names)
+    if (policy := REMAT[remat]) is not None:
         # A scan keeps forward and backward pass apart by itself.
         block = nn.remat(block, policy=policy, prevent_cse=False)
     return nn.scan(

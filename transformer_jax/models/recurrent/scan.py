@@ -65,7 +65,6 @@ def scan(
       remat: a key of `REMAT`; the products with kernels go by the name of "query".
     """
     rows, length = jax.tree.leaves(carry)[0].shape[0], jax.tree.leaves(inputs)[0].shape[0]
-    names = REMAT[remat]
 
     def run(kernels, constants, carry, inputs, shifts):
         times = multiplier(kernels, dtype)
@@ -81,8 +80,7 @@ def scan(
             carry, y = step(multiply, constants, carry, x)
             return carry, (y, read)
 
-        if names is not None:
-            policy = jax.checkpoint_policies.save_only_these_names(*names)
+        if (policy := REMAT[remat]) is not None:
             body = jax.checkpoint(body, policy=policy, prevent_cse=False)
         carry, (outputs, read) = jax.lax.scan(body, carry, (inputs, shifts), reverse=reverse)
         return (carry, outputs), read
