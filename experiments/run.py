@@ -146,13 +146,16 @@ def _runs(folder: Path, arguments: argparse.Namespace) -> tuple[str, list[Run]]:
     name = arguments.sweep or next(iter(sweeps))
     if name not in sweeps:
         raise ValueError(f"{folder.name} has no sweep {name!r}, but {', '.join(sweeps)}")
+    entered = getattr(part(folder, "sweep"), "entered", None)
+    if arguments.entry is not None:
+        if not entered:
+            raise ValueError(f"{folder.name} takes no entries: leave --entry out")
+        name, runs = entered(_path(arguments.entry), arguments.quick)  # whose errors name it
+        if arguments.sweep not in (None, name):
+            raise ValueError(f"--sweep={arguments.sweep}: the entry is of {name}: leave it out")
     with mistakes(path):
         if arguments.entry is None:
             runs = list(sweeps[name](arguments.quick))
-        elif entered := getattr(part(folder, "sweep"), "entered", None):
-            name, runs = entered(_path(arguments.entry), arguments.quick)
-        else:
-            raise ValueError(f"{folder.name} takes no entries: leave --entry out")
         if others := [run for run in runs if not isinstance(run, Run)]:
             raise ValueError(f"the sweep {name!r} lists {others[0]!r:.100}, which is no Run")
     defaults = {"rows": str(folder / "rows.py")} if (folder / "rows.py").exists() else {}
@@ -289,7 +292,8 @@ def _find(name: str) -> Path:
     for folder in (ROOT / "experiments" / name, _path(name).resolve()):
         if (folder / "sweep.py").exists():
             return folder
-    names = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/sweep.py"))
+    folders = {path.parent.name for path in (ROOT / "experiments").glob("*/sweep.py")}
+    names = sorted(folders - {"harness"})
     raise FileNotFoundError(
         f"there is no experiment {name!r}, but {', '.join(names) or 'none'}; an experiment is a "
         f"folder with a sweep.py, which `./launch.sh experiment {name} --new` makes"

@@ -11,19 +11,17 @@ import numpy as np
 
 from experiments.benchmark import rule
 from experiments.benchmark.rule import Result
-from experiments.benchmark.sweep import BASELINE, baseline
+from experiments.benchmark.sweep import BASELINE, JUDGED, changes
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
 from experiments.harness.sweep import ROOT
-from transformer_jax.runs.workdir import plain, write_atomically
-
-_ENTRIES = "entries.json"
+from transformer_jax.runs.workdir import write_atomically
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:
     """The table of a track, the csv, and a figure of the steps to the target."""
     track = runs[0].labels["track"]
-    path = out / _ENTRIES
+    path = out / JUDGED
     tracks = results.read_json(path)
     entries = tracks.get(track, {})
     for name in dict.fromkeys(run.labels["entry"] for run in runs):
@@ -58,19 +56,13 @@ def _entry(runs: Sequence[Finished]) -> dict[str, Any]:
     commit = subprocess.run(
         ["git", "-C", str(ROOT), "log", "-1", "--format=%h"], capture_output=True, text=True
     ).stdout.strip()
-    overrides = runs[0].run.overrides
-    base = baseline(overrides["train.steps"]) | {"seed": None, "data.dir": None}
     return {
         "steps": runs[0].labels["steps"],
         "losses": {str(run.labels["seed"]): run.results.get("validation/loss") for run in runs},
         "seconds": float(np.mean([run.results["time/wall_seconds"] for run in runs])),
         "date": max(run.record.get("date", "") for run in runs),
         "commit": commit,
-        "overrides": {
-            key: Path(value).name if key == "rows" else plain(value)
-            for key, value in overrides.items()
-            if key not in base or value != base[key] is not None
-        },
+        "overrides": changes(runs[0].run.overrides),
     }
 
 

@@ -4,8 +4,9 @@ A file, in `entries/` or anywhere else, is a Python file with
 
     TRACK       "optimisation" or "architecture"
     OVERRIDES   {dotted key: value}: what differs from the baseline, of what the track leaves free
-    STEPS       of a training (optimisation only; the architecture's are fixed)
-    SEEDS       optional: at least four that chose nothing of the entry (default: 100 to 107)
+    STEPS       of a training, one epoch at most (optimisation only; the architecture's are fixed)
+    SEEDS       optional: at least four, from 100 on, that chose nothing of the entry (default: 100
+                to 107)
 
 and, where it takes rows of its own, their tables (docs/extending.md). Its name is the file's.
 """
@@ -17,16 +18,20 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments.harness.plan import check
+from experiments.harness.results import read_json
 from experiments.harness.sweep import Run
 from transformer_jax.config import rows
 from transformer_jax.inspection.flops import model_flops
+from transformer_jax.runs.workdir import plain
 
 ENTRIES = Path(__file__).parent / "entries"
+JUDGED = "entries.json"  # in results/: all that were ever judged
 CONFIG = "configs/shakespeare.py"
 BASELINE = "adamw"  # the entry that others are compared with, on either track
 ARCHITECTURE_STEPS = 400
 SEEDS = range(100, 108)
 LEAST_SEEDS = 4
+EPOCH = 980  # steps
 # Of the baseline's FLOPs a step and parameters, which an architecture may have.
 SIZE = 1.05
 # What entries change, by the starts of keys: whatever else is part of the question.
@@ -82,12 +87,18 @@ def read(file: Path) -> Entry:
         raise ValueError(f"{file}: TRACK is {track!r}: expected one of {', '.join(FREE)}")
     fixed = None if track == "optimisation" else ARCHITECTURE_STEPS
     steps = getattr(module, "STEPS", fixed)
-    if not isinstance(steps, int) or steps < 1 or fixed not in (None, steps):
-        raise ValueError(f"{file}: STEPS is {steps}: expected {fixed or 'a number of steps'}")
-    seeds = tuple(getattr(module, "SEEDS", SEEDS))
-    if len(set(seeds)) < max(LEAST_SEEDS, len(seeds)):
-        raise ValueError(f"{file}: SEEDS are {seeds}: expected {LEAST_SEEDS} or more, each once")
-    overrides = getattr(module, "OVERRIDES", {})
+    if not isinstance(steps, int) or not 1 <= steps <= EPOCH or fixed not in (None, steps):
+        raise ValueError(f"{file}: STEPS is {steps}: expected {fixed or f'1 to {EPOCH}'}")
+    seeds = getattr(module, "SEEDS", SEEDS)
+    listed = isinstance(seeds, Sequence) and all(isinstance(seed, int) for seed in seeds)
+    if not listed or len(set(seeds)) < max(LEAST_SEEDS, len(seeds)) or min(seeds) < SEEDS.start:
+        raise ValueError(
+            f"{file}: SEEDS are {seeds}: expected {LEAST_SEEDS} or more, each once, from "
+            f"{SEEDS.start} on, which no entry is tuned by"
+        )
+    overrides = getattr(module, "OVERRIDES", None)
+    if not isinstance(overrides, dict):
+        raise ValueError(f"{file}: OVERRIDES is {overrides!r:.80}: expected a dict of keys")
     for key in overrides:
         if not key.startswith(FREE[track]) or key in _FIXED:
             raise ValueError(
@@ -95,15 +106,37 @@ def read(file: Path) -> Entry:
                 f"{', '.join(FREE[track])}"
             )
     rows_file = str(file.resolve()) if any(hasattr(module, table) for table in rows.TABLES) else ""
-    return Entry(file.stem, track, steps, overrides, seeds, rows_file)
+    return Entry(file.stem, track, steps, overrides, tuple(seeds), rows_file)
 
 
 def entered(file: Path, quick: bool) -> tuple[str, list[Run]]:
     """The track of an entry, and its runs. Raises ValueError for a model that is too large."""
     entry = read(file)
+    _check_name(entry, file)
     if entry.track == "architecture":
         _check_size(entry, file)
     return entry.track, _runs(entry, quick)
+
+
+def changes(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run has other than the baseline of as many steps, but for seed and data."""
+    base = baseline(overrides["train.steps"]) | {"seed": None, "data.dir": None}
+    return {
+        key: Path(value).name if key == "rows" else plain(value)
+        for key, value in overrides.items()
+        if key not in base or value != base[key] is not None
+    }
+
+
+def _check_name(entry: Entry, file: Path) -> None:
+    """Raises ValueError where the table has another entry of this name, which stays there."""
+    there = read_json(ENTRIES.parent / "results" / JUDGED).get(entry.track, {}).get(entry.name)
+    ours = {"steps": entry.steps, "overrides": changes(entry.config)}
+    if there and ours != {key: there[key] for key in ours}:
+        raise ValueError(
+            f"{file}: the table has another entry {entry.name!r}, of {there['steps']} steps with "
+            f"{there['overrides'] or 'nothing'} changed, and every one stays: name the file anew"
+        )
 
 
 def _runs(entry: Entry, quick: bool) -> list[Run]:

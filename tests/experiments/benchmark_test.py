@@ -67,10 +67,15 @@ def test_an_entry_may_bring_its_own_row(tmp_path):
     ("text", "message"),
     [
         ("TRACK = 'speed'", "TRACK is 'speed': expected one of optimisation, architecture"),
-        (ENTRY.replace("390", "0"), "STEPS is 0: expected a number of steps"),
-        (ENTRY + "SEEDS = [1, 2, 3]", r"SEEDS are \(1, 2, 3\): expected 4 or more, each once"),
-        (ENTRY + "SEEDS = [1, 1, 2, 3, 4]", "each once"),
+        (ENTRY.replace("390", "0"), "STEPS is 0: expected 1 to 980"),
+        (ENTRY.replace("390", "981"), "STEPS is 981: expected 1 to 980"),
+        (ENTRY + "SEEDS = [101, 102, 103]", r"SEEDS are \[101, 102, 103\]: expected 4 or more"),
+        (ENTRY + "SEEDS = [101, 101, 102, 103, 104]", "each once"),
+        (ENTRY + "SEEDS = range(8)", "from 100 on, which no entry is tuned by"),
+        (ENTRY + "SEEDS = 8", "mine.py: SEEDS are 8"),
+        (ENTRY.replace("OVERRIDES", "OVERIDES"), "mine.py: OVERRIDES is None"),
         (ENTRY.replace("optimizer.name", "data.batch_size"), "sets data.batch_size, .* fixes"),
+        (MODEL + "OVERRIDES = []", r"mine.py: OVERRIDES is \[\]: expected a dict"),
         (MODEL + "STEPS = 500", "STEPS is 500: expected 400"),
         (MODEL + 'OVERRIDES = {"model.d_ff": 1024}', r"1\.\d+ times the baseline's: at most 1.05"),
         (MODEL + 'OVERRIDES = {"model.dtype": "bfloat16"}', "model.dtype"),
@@ -80,6 +85,17 @@ def test_an_entry_may_bring_its_own_row(tmp_path):
 def test_a_file_that_is_no_entry_is_refused_before_anything_runs(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         entered(tmp_path, text)
+
+
+def test_a_name_is_that_of_one_entry(tmp_path):
+    """Those of the repository may be judged again, another one of their name may not."""
+    for file in sweep.ENTRIES.glob("*.py"):
+        sweep.entered(file, quick=True)
+    (file := tmp_path / f"{sweep.BASELINE}.py").write_text(ENTRY)
+    with pytest.raises(
+        ValueError, match="another entry 'adamw', of 400 steps with nothing changed"
+    ):
+        sweep.entered(file, quick=False)
 
 
 def test_entries_of_the_repository_are_of_the_tracks_they_name():

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from transformer_jax.configs import default
-from transformer_jax.data.read.sources import SOURCES
+from transformer_jax.data.read.sources import SOURCES, Files, Generated
 from transformer_jax.inspection.measures import PROBES
 from transformer_jax.models.transformer.schemes import SCHEMES
 from transformer_jax.training.schedule import SCHEDULES
@@ -109,6 +109,12 @@ def _check(table: str, row: str, value: Any, file: Path) -> None:
     kind = type(next(iter(TABLES[table].values())))
     if not isinstance(value, kind):
         raise ValueError(f"{file}: {table}[{row!r}] is no {kind.__name__}: {value!r:.80}")
+    readers = value.values() if table == "SOURCES" else ()
+    if others := [entry for entry in readers if not isinstance(entry, Files | Generated)]:
+        raise ValueError(
+            f"{file}: {table}[{row!r}] reads its columns by {others[0]!r:.80}: expected Files or "
+            "Generated"
+        )
     if row not in TABLES[table] or TABLES[table][row] == value:
         return
     if owner := _owners.get((table, row)):

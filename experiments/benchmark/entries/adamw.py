@@ -2,3 +2,4 @@
 
 TRACK = "optimisation"
 STEPS = 400
+OVERRIDES = {}

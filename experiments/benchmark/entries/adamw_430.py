@@ -2,3 +2,4 @@
 
 TRACK = "optimisation"
 STEPS = 430
+OVERRIDES = {}

@@ -3,3 +3,4 @@
 TRACK = "optimisation"
 STEPS = 400
 SEEDS = range(200, 208)
+OVERRIDES = {}

@@ -111,6 +111,14 @@ class ResidualScheme:
     embedding_gain: Formula | None = None
     reads: tuple[str, ...] = ()
 
+    def __post_init__(self):
+        formulas = "pre_where post_where skip branch read stream input gain embedding_gain"
+        for name in formulas.split():
+            if not ((value := getattr(self, name)) is None or callable(value)):
+                raise ValueError(
+                    f"{name}={value!r} is no formula: expected a function of the depth"
+                )
+
     @property
     def ends_in_norm(self) -> bool:
         """Whether a stack has one norm more than its sublayers have."""
