@@ -167,6 +167,13 @@ def test_an_update_of_ones_own_moves_the_data_on(config, tmp_path):
         np.testing.assert_array_equal, next(tj.trainer(config, tmp_path / "a").batches), order[3]
     )
 
+    trainer = tj.trainer(config, tmp_path / "b")
+    for _ in range(2):
+        trainer.step(next(trainer.batches))
+    trainer.state = dataclasses.replace(trainer.state, step=trainer.state.step - 1)
+    assert trainer.save().name == "1"  # as if one had not been made
+    jax.tree.map(np.testing.assert_array_equal, next(trainer.batches), order[2])
+
 
 def test_training_wants_the_main_thread(config, tmp_path):
     with ThreadPoolExecutor(1) as pool:

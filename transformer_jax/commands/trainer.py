@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from transformer_jax.checkpoint.checkpoints import origin
 from transformer_jax.commands import restore
 from transformer_jax.commands.message import one_line
 from transformer_jax.commands.opening import check_own, lock, save
@@ -63,7 +64,8 @@ class Trainer:
                 restore.check_data(checkpoint, streams)  # before anything is compiled
             self._step = memory.compiled_step(run, begins=checkpoint is None)
             self.state = start(run, workdir, checkpoint, streams)
-            self._origin = origin_of(run, streams, {})
+            scored = {} if checkpoint is None else origin(checkpoint).scored
+            self._origin = origin_of(run, streams, scored)
             # Not to be saved again: a checkpoint that is there has scores.
             self._saved = (lambda: None) if checkpoint is None else weakref.ref(self.state)
             self._begun = -1 if checkpoint is None else int(self.state.step)
@@ -127,7 +129,7 @@ class Trainer:
             )
         if not jax.jit(all_finite)((state.params, state.ema_params, state.opt_state)):
             raise ValueError(f"the state at step {step} is not finite, and was not saved: {again}")
-        if updates := min(step - self._number, len(self._taken)):  # of one's own
+        if (updates := min(step - self._number, len(self._taken))) > 0:  # of one's own
             self._advance(updates - 1)
         self._number, records = step, 0
         if hosts.is_first():
