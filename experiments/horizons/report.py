@@ -42,6 +42,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         ylabel="validation loss (nats a byte)",
         xscale="log",
     )  # fmt: skip
+    for ax in figure.axes:
+        ax.set_xticks(horizons, map(str, horizons))
+        ax.minorticks_off()
     title = f"Loss at each horizon, each arm at its best rate: {part}"
     text = {"trunk": _trunk_lines, "schedule": _schedule_lines}.get(part, lambda *_: "")(rows, out)
     texts = [results.table(lines), text, figures.save(figure, out, part, title)]
