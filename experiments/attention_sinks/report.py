@@ -35,6 +35,9 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     line = _LINES.get(part, lambda arms: "")(arms)
     several = part in ("gate", "schemes", "words")
     curves = [row | {"of": row["scheme"] if several else row["arm"]} for row in rows]
+    if part == "schemes":  # whose bands would hide one another
+        cells = results.group(curves, "of", "step").values()
+        curves = [cell[0] | {"sink": np.mean([row["sink"] for row in cell])} for cell in cells]
     figure = figures.lines(
         [row for row in curves if several or row["scheme"] == "pre_ln"],
         x="step",
@@ -44,7 +47,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         ylabel="weight on the first token, less uniform",
     )
     title = f"Weight on the first token over training, less that of uniform weights: {part}"
-    title += "" if several else ", Pre-LN"
+    title += {"schemes": ", the mean of three seeds", "remedies": ", Pre-LN"}.get(part, "")
     return "\n\n".join(filter(None, [table, line, figures.save(figure, out, part, title)]))
 
 
