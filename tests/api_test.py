@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import fcntl
 import gc
+import json
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -149,6 +150,8 @@ def test_a_run_of_more_steps_is_trained_though_its_config_was_saved(trained, tmp
     config = tj.load_config(str(workdir / "config.json"), **{"train.steps": 8})
     tj.trainer(config, workdir).save()
     assert tj.train(config, workdir)["steps"] == 8
+    progress = json.loads((workdir / "checkpoints" / "8" / "progress.json").read_text())
+    assert progress["scored"].keys() == {"validation", "test"}
     ((record,), _) = tj.load_runs(tmp_path / "checkpoints")
     assert record["steps"] == 8
 

@@ -220,6 +220,16 @@ def test_a_fork_that_changes_nothing_is_the_run_that_was_not_broken(folder, tmp_
         assert call(f"--workdir={branch}") == 0
 
 
+def test_a_fork_without_its_first_checkpoint_is_not_replayed_from_new_draws(
+    folder, tmp_path, capsys
+):
+    fork = f"--config.checkpoint.fork_from={folder}/run/checkpoints/2"
+    few = "--config.checkpoint.keep_last=1"
+    assert call(f"--config={folder}/run.json", fork, few, f"--workdir={tmp_path}") == 0
+    assert call("--mode=replay", f"--workdir={tmp_path}", "--step=4") == 1
+    assert "is a fork, of step 2 of " in capsys.readouterr().err
+
+
 def test_branches_have_their_own_schedules_and_the_parameters_of_the_trunk(folder, tmp_path):
     trunk = folder / "run" / "checkpoints" / "4"
     changes = "schedule=linear", "learning_rate=0", "clip_norm=1"

@@ -125,7 +125,7 @@ def test_draws_have_the_deviation_of_the_row(name, shape):
 def test_draws_by_inputs_alone_have_the_deviation_of_the_row():
     """Of convolutions, whose first one reads pixels, and of DETR's heads, of which one tells 4."""
     images: Any = dict(inputs="patches", stem="conv", patch_size=4, grid=(1, 1))
-    images |= dict(architecture="encoder_set", positions="sincos_2d")
+    images |= dict(architecture="encoder_set", positions="sincos_2d", num_labels=91)
     places = {f"inputs_{name}": jnp.ones((1, 1), int) for name in ("segment_ids", "positions")}
     batch = places | {"inputs": jnp.zeros((1, 1, 48), jnp.uint8), "grid": jnp.ones((1, 1, 4), int)}
 

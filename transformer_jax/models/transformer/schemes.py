@@ -10,7 +10,7 @@ depth.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -112,11 +112,11 @@ class ResidualScheme:
     reads: tuple[str, ...] = ()
 
     def __post_init__(self):
-        formulas = "pre_where post_where skip branch read stream input gain embedding_gain"
-        for name in formulas.split():
-            if not ((value := getattr(self, name)) is None or callable(value)):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if Formula in get_args(field.type) and not (value is None or callable(value)):
                 raise ValueError(
-                    f"{name}={value!r} is no formula: expected a function of the depth"
+                    f"{field.name}={value!r} is no formula: expected a function of the depth"
                 )
 
     @property
