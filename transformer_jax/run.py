@@ -209,6 +209,7 @@ class Run:
             optimizer=self.transform,
             schedule=self.schedule,
             average=self.average,
+            frozen=self.optimizer.is_frozen,
         )
         return step.program(state.layout(self.abstract_state()))
 

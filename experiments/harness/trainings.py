@@ -55,6 +55,7 @@ class Trainings:
                 optimizer=make_optimizer(optimizer_settings, schedule, lambda: run.roles),
                 schedule=schedule,
                 average=run.average,
+                frozen=run.optimizer.is_frozen,
             )
             return train_step.step(state, batch)
 

@@ -43,6 +43,24 @@ def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
 
 
 @pytest.mark.parametrize("parts", [1, 2])
+def test_what_is_frozen_is_in_no_norm(parts):
+    batch, settings = make_batch(1), make_settings(accumulation_steps=parts)
+    frozen = dict(frozen="table".__eq__, optimizer=optax.sgd(0.1))
+    like = tiny.make_states(optimizer=frozen["optimizer"])
+    state = like.create(jax.random.key(0), batch)
+    before = tiny.to_numpy(state.params)
+    state, metrics = tiny.compiled_step(state, settings, **frozen)(state, batch)
+
+    def mean_loss(trained):
+        loss_sum, weight, _ = tiny.LOSS(apply(before | trained, batch, None, ())[0], batch)
+        return loss_sum / weight
+
+    expected = optax.tree.norm(jax.grad(mean_loss)({"logits": before["logits"]}))
+    np.testing.assert_allclose(metrics["gradient_norm"], expected, rtol=1e-5)
+    np.testing.assert_array_equal(state.params["table"], before["table"])
+
+
+@pytest.mark.parametrize("parts", [1, 2])
 def test_what_a_batch_leaves_is_there_for_the_next_row_by_row(parts):
     """Whatever number of micro-batches the rows are cut into."""
 

@@ -13,7 +13,6 @@ from transformer_jax.models.layers.parameter import times
 from transformer_jax.training.schedule import peak_rate
 from transformer_jax.training.update_rules import (
     OPTIMIZERS,
-    Group,
     LayerWarmUp,
     OptimizerSettings,
     Roles,
@@ -64,7 +63,7 @@ def make_optimizer(
     if any(factor == 0 for _, factor, _ in groups):
 
         def label(name: str, _) -> str:
-            return "trained" if _group(groups, name)[1] else "frozen"
+            return "frozen" if settings.is_frozen(name) else "trained"
 
         rules: dict[Any, Any] = {"trained": transform, "frozen": optax.set_to_zero()}
         transform = optax.partition(rules, functools.partial(map_named, label))
@@ -145,15 +144,10 @@ def adam_preconditioner(
     def diagonal(name, nu):
         role = roles[name]
         size = jnp.sqrt(nu / (1 - beta2**t)) + settings.epsilon
-        rate = row.rate(role) * _group(settings.all_groups, name)[1]
+        rate = row.rate(role) * settings.group(name)[1]
         return (1 - beta1**t) * role.share.epsilon * size / rate
 
     return map_named(diagonal, adam.nu)
-
-
-def _group(groups: Sequence[Group], name: str) -> Group:
-    """The first group that a parameter fits into; the last one takes all."""
-    return next(group for group in groups if fnmatch.fnmatchcase(name, group[0]))
 
 
 def _over_epsilon(roles: Roles) -> optax.GradientTransformation:
@@ -176,7 +170,7 @@ def _decay_and_factor(settings: OptimizerSettings, roles: Roles) -> optax.Gradie
 
     def decayed(share, name, update, param):
         role = roles()[name]
-        _, factor, decay = _group(settings.all_groups, name)
+        _, factor, decay = settings.group(name)
         update = times(row.rate(role), update)
         if not (decay and role.decay):
             return factor * update
@@ -208,7 +202,7 @@ def _with_share_left(
 
 
 def _check_rows_are_taken(settings: OptimizerSettings, roles: Roles) -> None:
-    rows = [_group(settings.all_groups, name) for name in roles()]
+    rows = [settings.group(name) for name in roles()]
     for row in settings.groups:
         if row not in rows:
             raise ValueError(

@@ -17,7 +17,7 @@ from transformer_jax.models.family import Batch, Outputs, Params, Sums
 from transformer_jax.training.losses import Loss
 from transformer_jax.training.probe import Steps
 from transformer_jax.training.state import State
-from transformer_jax.training.update_rules import Average
+from transformer_jax.training.update_rules import Average, map_named
 
 # A spread is known once there are so many recent losses.
 FEWEST_RECENT = 32
@@ -59,6 +59,8 @@ class TrainStep:
     With `ema_decay` the state's moving average takes in the new parameters: ema <- d ema + (1 - d)
     params, d = min(ema_decay, (1 + n) / (10 + n)), where n updates have been made before this one.
     An `average` of the optimizer's own is in its place.
+
+    What is `frozen`, by its path, has a gradient of 0, which is in no norm and costs nothing.
     """
 
     settings: TrainSettings
@@ -67,6 +69,7 @@ class TrainStep:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     average: Average | None = None
+    frozen: Callable[[str], bool] = lambda name: False
 
     def program(self, layout: Any) -> StepFn:
         """The step as one program. The state is donated: the one passed in is gone after the call.
@@ -166,8 +169,11 @@ class TrainStep:
     ) -> tuple[Params, tuple[Array, Array, Sums], Any]:
         """The gradient of the summed loss, the sums, and the memory of all rows."""
 
+        def stopped(name: str, param: Array) -> Array:
+            return jax.lax.stop_gradient(param) if self.frozen(name) else param
+
         def summed(params: Params, batch: Batch, rng: Key[Array, ""], memory: Any) -> Any:
-            outputs, memory = self.apply(params, batch, rng, memory)
+            outputs, memory = self.apply(map_named(stopped, params), batch, rng, memory)
             result = self.loss(outputs, batch)
             return result[0], (result, memory)
 

@@ -1,6 +1,7 @@
 """How gradients become steps, before the learning rate: OPTIMIZERS is the list."""
 
 import dataclasses
+import fnmatch
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -41,7 +42,7 @@ class OptimizerSettings:
       groups: the first row whose glob fits a parameter's path, such as "encoder/feed_forward/up"
         ("*" also stands for "/"), gives a factor on its learning rate and its weight decay, where
         its role lets it decay. A factor of 0 freezes: such a parameter has no optimizer state and
-        no part in the global norm that is clipped.
+        no gradient, so no part in the global norm.
       layer_warm_ups: each row gives the layers of its parameters a linear warm-up of their own,
         in addition to the schedule's, of which their rates are s / steps in step s.
       burn_in_steps: those at a rate of 0, after which the schedule and layers begin to warm up.
@@ -73,6 +74,14 @@ class OptimizerSettings:
     def all_groups(self) -> tuple[Group, ...]:
         """The groups, of which the last one takes all parameters that are left."""
         return (*self.groups, ("*", 1.0, self.weight_decay))
+
+    def group(self, name: str) -> Group:
+        """The first group that a parameter, by its path, fits into."""
+        return next(group for group in self.all_groups if fnmatch.fnmatchcase(name, group[0]))
+
+    def is_frozen(self, name: str) -> bool:
+        """Whether a parameter, by its path, keeps its value."""
+        return self.group(name)[1] == 0
 
 
 def _adam(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
