@@ -160,7 +160,7 @@ def get_config(arg: str = "") -> Config:
     # many, and no more than learned positions allow.
     decode.extra_length = 50
     decode.num_samples = 1  # results for each line of `generate` ("sample" only)
-    decode.stop = ()  # texts before which a result of `generate` ends
+    decode.stop = ()  # texts before which a text that is written, or scored, ends
     decode.temperature = 1.0  # logits are divided by it ("sample" only)
     decode.top_k = 0  # draws among the k likeliest tokens ("sample" only; 0: all)
     decode.top_p = 1.0  # draws among the fewest tokens that hold this mass ("sample" only)

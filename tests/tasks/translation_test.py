@@ -21,13 +21,15 @@ def test_samples_of_a_translation_are_as_many_as_asked_for(models):
 
 
 def test_scores_of_translations_are_of_one_translation_each(models):
-    """Also where `generate` would write several."""
+    """Also where `generate` would write several; both end before a stop text."""
     run, params = models("translation")
-    run = decoding(run, num_samples=2)
     split = run.data.split("test")
+    stop = (results(run, params, split.examples["source"][:1])[0][0][-2:],)
+    run = decoding(run, num_samples=2, stop=stop)
     scores, samples = score(run, params, split)
     assert {"bleu", "chrf", "exact_match", "bleu_signature", "chrf_signature"} == scores.keys()
     once = results(decoding(run, num_samples=1), params, split.examples["source"])
+    assert not any(stop[0] in text for (text,) in once)
     right = [text == target for (text,), target in zip(once, split.examples["target"], strict=True)]
     assert scores["exact_match"] == pytest.approx(np.mean(right))
     assert samples[0][2] == once[0][0]

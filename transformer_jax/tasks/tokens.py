@@ -12,6 +12,7 @@ from jaxtyping import Array, Int
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.recipe import NumberedBatch
 from transformer_jax.evaluation.decoder import DecodeSettings
+from transformer_jax.evaluation.generate import cut_at_stop
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.models.family import Batch, Outputs
 
@@ -84,10 +85,13 @@ def one_each(decode: DecodeSettings, longest_prompt: int) -> tuple[DecodeSetting
 
 
 def one_text_each(trained: Trained, split: Split) -> list[str]:
-    """The text that the model writes for each example of a split."""
+    """The text that the model writes for each example of a split, which `decode.stop` ends."""
     settings, _ = one_each(trained.writer.settings, trained.data.settings.max_prompt_length)
-    decode = trained.data.tokenizer.decode
-    return [decode(ids) for (ids,) in trained.writing(settings).generate(split.batches)]
+    texts = (
+        trained.data.tokenizer.decode(ids)
+        for (ids,) in trained.writing(settings).generate(split.batches)
+    )
+    return [cut_at_stop(text, settings.stop) for text in texts]
 
 
 def written(trained: Trained, lines: Sequence[str]) -> list[list[str]]:

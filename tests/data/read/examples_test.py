@@ -71,3 +71,11 @@ def test_what_a_tokenizer_learns_from_is_spread_over_all(monkeypatch):
     (stride,) = {b - a for a, b in zip(numbers, numbers[1:], strict=False)}
     assert stride == 8 and 50 <= 3 * len(numbers) <= 100
     assert sample(pieces, 1)["text"]
+
+
+def test_a_share_in_percent_of_a_hundred_examples_is_as_many():
+    """Whatever 100 times the share is in binary, and however the examples come in pieces."""
+    for percent in range(1, 101):
+        pieces = [{"text": ["a"] * 30}, {"text": ["a"] * 70}]
+        used = examples_file.share(pieces, percent / 100)
+        assert sum(len(piece["text"]) for piece in used) == percent

@@ -188,7 +188,8 @@ def share(pieces: Iterable[Examples], used: float) -> Iterator[Examples]:
     number, nonempty = 0, False
     for piece in pieces:
         numbers = range(number, number := number + size(piece))
-        places = [k for k, n in enumerate(numbers) if int((n + 1) * used) > int(n * used)]
+        upto = [int(round(n * used, 6)) for n in (*numbers, number)]
+        places = [k for k, (n, more) in enumerate(itertools.pairwise(upto)) if more > n]
         if places:
             nonempty = True
             yield {key: [values[place] for place in places] for key, values in piece.items()}
