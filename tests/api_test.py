@@ -244,8 +244,10 @@ def test_parameters_that_are_asked_may_be_held_in_bfloat16(config, run, tmp_path
             train(tj.load_config(str(run.workdir / "config.json"), **overrides), tmp_path / "new")
 
 
-def test_runs_become_records(trained):
-    results, metrics = tj.load_runs(trained.parent)
+def test_runs_become_records(trained, tmp_path):
+    """A folder of Hugging Face beside them is none."""
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": 8}')
+    results, metrics = tj.load_runs(trained.parent, tmp_path)
     (record,) = results
     assert record["run"] == "a" and record["steps"] == 6 and record["model.d_model"] == 8
     assert record["test/bleu"] == tj.load(trained).results["test/bleu"]

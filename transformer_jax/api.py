@@ -25,7 +25,6 @@ from transformer_jax.commands.message import one_line
 from transformer_jax.commands.opening import check_own, configured, opened
 from transformer_jax.commands.train import trained
 from transformer_jax.commands.trainer import Trainer
-from transformer_jax.config.load import may_change
 from transformer_jax.configs import default
 from transformer_jax.configs.default import Config
 from transformer_jax.data.prepare.tokenizer import Tokenizer
@@ -37,7 +36,7 @@ from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Batch, Model, Outputs, Params
 from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.runs import workdir as work
-from transformer_jax.runs.workdir import CONFIG, is_checkpoint, read_metrics, read_results
+from transformer_jax.runs.workdir import CONFIG, read_metrics, read_results
 from transformer_jax.training.losses import PlaceLoss
 
 _P = ParamSpec("_P")
@@ -317,7 +316,7 @@ def load_runs(*folders: str | os.PathLike) -> Runs:
         path.parent
         for folder in folders
         for path in sorted(_folder(folder).rglob(CONFIG))
-        if not is_checkpoint(path.parent)
+        if records.fault(path.parent) is None
     ]
     if not paths:
         raise ValueError(f"there are no runs in {', '.join(map(str, map(_folder, folders)))}")
@@ -325,9 +324,7 @@ def load_runs(*folders: str | os.PathLike) -> Runs:
     names, plain = arms.names(runs), records.read_config(None)
     results, metrics = [], []
     for name, run in zip(names, runs, strict=True):
-        settings = {
-            key: x for key, x in run.config.items() if x != plain.get(key) and not may_change(key)
-        }
+        settings = {key: x for key, x in run.config.items() if x != plain.get(key)}
         scalars = {key: x for key, x in run.results.items() if not isinstance(x, dict | list)}
         results.append({"run": name, "folder": str(run.folder), **settings, **scalars})
         metrics += ({"run": name, **record} for record in read_metrics(run.folder))

@@ -70,3 +70,20 @@ def test_lost_records_are_told(tmp_path, caplog):
     three, none = caplog.messages
     assert f"{tmp_path}/metrics.jsonl has 3 of the 4 records up to step 20" in three
     assert "has 0 of the 4" in none
+
+
+@pytest.mark.parametrize(
+    ("bad", "batches"), [(None, 54), (1234, 0), (1220, 34), (1210, 54), (1300, 54)]
+)
+def test_batches_up_to_bad_steps_are_left_out_but_for_who_asks_after_one(tmp_path, bad, batches):
+    """Step 1234 was bad, and after going back to 1200 the twentieth of the next batches."""
+    numbers = {1200: [None, 1234, 1220], 1234: [1234]}
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(
+            json.dumps({"step": step} | ({} if number is None else {"bad_step/number": number}))
+            + "\n"
+            for step, noted in numbers.items()
+            for number in noted
+        )
+    )
+    assert start._left_out(tmp_path, 1200, bad) == batches

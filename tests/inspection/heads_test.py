@@ -226,6 +226,12 @@ def test_losses_by_place_and_by_layer(step):
 LOOKED_AT = {
     "residual_dual": ("residual_dual", "causal_lm", {"architecture": "decoder_only"}, False),
     "masked_tokens": ("pre_ln", "masked_lm", {"architecture": "encoder_only"}, False),
+    "a norm without parameters": (
+        "pre_ln",
+        "causal_lm",
+        {"architecture": "decoder_only", "norm": "layer_norm_plain"},
+        True,
+    ),
     **{
         f"{head}, {pooling}": (
             "pre_ln",

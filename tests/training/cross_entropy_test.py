@@ -20,6 +20,7 @@ compiled = jax.jit(cross_entropy, static_argnums=3)
 def test_equals_the_reference(settings):
     logits, targets, weights = make_case()
     targets[0, 0] = np.argmax(logits[0, 0])  # at least one is right
+    logits[0, 1], logits[1, 0, targets[1, 0]] = 0.0, logits[1, 0].max()  # all alike, and one of two
     sums = compiled(logits, targets, weights, loss_settings(*settings))
     expected = reference(logits, targets, weights, *settings)
     assert sums.keys() == expected.keys()

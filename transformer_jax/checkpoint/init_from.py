@@ -248,7 +248,8 @@ def source_of(path: Path) -> Path:
         return Checkpoints(path.parent, keep_last=1, best_metric="").find(int(path.name)) or path
     if reason := hosts.first(lambda: fault(path)):
         raise FileNotFoundError(
-            f"{path} is neither a work directory nor a whole checkpoint to start from: {reason}"
+            f"{path} is neither a work directory nor a whole checkpoint to start from: {reason} (a "
+            "folder of Hugging Face is imported first, by `import`)"
         )
     return path
 

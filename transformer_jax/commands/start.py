@@ -56,11 +56,14 @@ def newest(run: Run, workdir: Path, checkpoints: Checkpoints) -> Path | None:
     return folder
 
 
-def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStreams) -> State:
+def start(
+    run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStreams, bad: int | None = None
+) -> State:
     """The state of a checkpoint or else a new one; the streams stand where it left them.
 
-    Where training went back to it after bad steps they stand after the batch of the last of these.
-    Raises ValueError as `check_data`.
+    Where training went back to it after bad steps they stand after the batch of the last of these;
+    as they did before the last time that step `bad` was one, where it was. Raises ValueError as
+    `check_data`.
     """
     if checkpoint is None:
         return begin(run, streams, workdir)
@@ -68,7 +71,7 @@ def start(run: Run, workdir: Path, checkpoint: Path | None, streams: TrainStream
         check_data(checkpoint, streams)
         restored = restore(checkpoint, run.abstract_state())
         streams.set_state(restored.streams)
-        for _ in range(hosts.first(lambda: _left_out(workdir, restored.step))):
+        for _ in range(hosts.first(lambda: _left_out(workdir, restored.step, bad))):
             next(streams)
     hosts.first(lambda: _tell_of_lost_records(workdir, restored))
     return restored.state
@@ -136,10 +139,16 @@ def save_vocabularies(run: Run, workdir: Path) -> None:
         save(workdir / LABELS, text)
 
 
-def _left_out(workdir: Path, step: int) -> int:
-    """How many batches after a checkpoint are left out: those up to a bad step, which is noted."""
+def _left_out(workdir: Path, step: int, bad: int | None) -> int:
+    """How many batches after a checkpoint are left out: those up to a bad step, which is noted.
+
+    bad: a bad step, before which these were; None, or none that is noted: all.
+    """
     records = [record for record in read_metrics(workdir) if record["step"] == step]
-    return sum(record.get("bad_step/number", step) - step for record in records)
+    numbers = [x for record in records if (x := record.get("bad_step/number", step)) > step]
+    if bad in numbers:
+        numbers = numbers[: len(numbers) - 1 - numbers[::-1].index(bad)]
+    return sum(number - step for number in numbers)
 
 
 def _tell_of_lost_records(workdir: Path, restored: Restored) -> None:

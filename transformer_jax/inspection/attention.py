@@ -82,6 +82,6 @@ def without_heads(
                 f"there is no head {head} in layer {layer} of {stack}/{kind}, which has {layers} "
                 f"layers of {number} heads, counted from 0"
             )
-        kernel = kernel.at[layer, head].set(0.0)
+        kernel = jnp.asarray(kernel).at[layer, head].set(0.0)
     changed = params[stack] | {kind: params[stack][kind] | {"output": kernel}}
     return params | {stack: changed}

@@ -91,7 +91,7 @@ def lens(
     def behind_norm(x: Float[Array, "B T D"]) -> Float[Array, ""]:
         if residual.ends_in_norm:
             norm = Norm(config.norm, config.norm_epsilon)
-            x = jnp.asarray(norm.apply({"params": params[f"{last}_norm"]}, x))
+            x = jnp.asarray(norm.apply({"params": params.get(f"{last}_norm", {})}, x))
         lens_outputs = outputs._replace(values=dataclasses.replace(values, x=scaled(config, x)))
         return jnp.nanmean(function.each(lens_outputs, batch))
 

@@ -18,7 +18,7 @@ from transformer_jax.models.layers.attention_weights import ATTENTION_WEIGHTS
 from transformer_jax.models.layers.embeddings import Unprojected
 from transformer_jax.models.transformer.config import stacks
 from transformer_jax.models.transformer.schemes import Kind, Stack
-from transformer_jax.training.losses import Loss
+from transformer_jax.training.losses import Loss, PlaceLoss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,17 +104,24 @@ def _log_z(step: Step) -> dict[str, Any]:
         return {}
     log_z = jax.nn.logsumexp(step.outputs.arrays(), axis=-1)
     *_, last = stacks(step.model.config)
-    return {"": jnp.mean(log_z, where=step.stacks[last].real)}
+    asked = step.stacks[last].real
+    if isinstance(step.loss.function, PlaceLoss):  # which are fewer, of masked tokens and labels
+        _, asked = step.loss.function.targets(step.batch)
+    return {"": jnp.mean(log_z, where=asked)}
 
 
 def _by_head(measure: Callable[..., Float[Array, "L H"]], *, tokens: bool = False) -> Measure:
-    """The mean of a layer's heads, and the largest head's. tokens: whether it reads these, too."""
+    """The mean of a layer's heads, and the largest head's.
+
+    tokens: whether it reads these, too; then only of stacks that do.
+    """
 
     def measured(step: Step) -> dict[str, Any]:
-        heads = {
-            stack: measure(activations, *[read_tokens(step.batch, stack)] * tokens)
-            for stack, activations in step.stacks.items()
-        }
+        heads = {}
+        for stack, activations in step.stacks.items():
+            read = [read_tokens(step.batch, stack)] * tokens
+            if all(each is not None for each in read):
+                heads[stack] = measure(activations, *read)
         largest = {f"{stack}/largest_head": jnp.max(x, axis=1) for stack, x in heads.items()}
         return {stack: jnp.mean(x, axis=1) for stack, x in heads.items()} | largest
 
@@ -190,8 +197,8 @@ DIAGNOSTICS: Mapping[str, Measure] = {
     "query_norm": _over_queries("query_norm"),
     # of attention: mean norm of the keys that queries see, for each layer
     "key_norm": _over_queries("key_norm"),
-    # mean of log Z, the normaliser of the softmax over tokens or labels, one number: it drifts
-    # where nothing holds it (`task.z_loss` does)
+    # mean of log Z, the normaliser of the softmax over tokens or labels, one number, where the loss
+    # asks for one: it drifts where nothing holds it (`task.z_loss` does)
     "log_z": _log_z,
 }
 PROBES: dict[str, Measure] = {

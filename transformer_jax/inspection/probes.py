@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from absl import logging
 
 from transformer_jax.data.dataset import Split
 from transformer_jax.devices.mesh import constrain
@@ -52,18 +53,37 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
     )
 
 
+def check(run: Run) -> None:
+    """Traces the rows of train.probes, so that what cannot be measured is told before training.
+
+    Warns of a row that has nothing to say of this model. What a row raises names it.
+    """
+    params, batch = run.abstract_state().params, run.abstract_batch()
+    for name, _ in run.train.probes:
+        try:
+            values = jax.eval_shape(_program(run, PROBES[name]), params, params, batch)
+        except Exception as error:
+            error.add_note(f"This is of {name!r} in train.probes.")
+            raise
+        if not values:
+            logging.warning("train.probes: %r has nothing to measure in this model", name)
+
+
 def compiled(run: Run, measure: Measure) -> Callable[[Observation], dict[str, Any]]:
     """The measure as a program, which is compiled when it is first due."""
+    program = jax.jit(_program(run, measure))
+    return lambda observation: program(
+        observation.before, observation.state.params, observation.batch
+    )
 
-    @jax.jit
+
+def _program(run: Run, measure: Measure) -> Callable[[Params, Params, Batch], Any]:
     def program(before: Params, after: Params, batch: Batch) -> Any:
         rows = jax.tree.map(lambda array: array[:ROWS], batch)
         step = Step(run.model, run.loss, run.roles, before, after, rows)
         return jax.tree.map(constrain, measure(step))
 
-    return lambda observation: program(
-        observation.before, observation.state.params, observation.batch
-    )
+    return program
 
 
 def _samples(run: Run, params: Params) -> dict[str, Texts]:

@@ -5,7 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
 from transformer_jax.devices.mesh import constrain, shards
 from transformer_jax.models.layers.embeddings import Unprojected
@@ -48,7 +48,7 @@ def cross_entropy(
       tensor2tensor leaves the target out of the second part), plus z_loss * log(Z)^2 (de
       Brébisson and Vincent 2016; weighted as in PaLM, section 5).
     token_loss: -log p(target). exp of its mean is the perplexity.
-    accuracy: 1 where no token is likelier than the target.
+    accuracy: 1 where the target is the likeliest token, 1 / n where it is one of n such.
     """
     if isinstance(logits, Unprojected):
         if _bytes(logits) > LARGE:
@@ -84,8 +84,9 @@ def _plain(
 @jax.custom_vjp
 def _statistics(
     logits: Float[Array, "*B V"], targets: Int[Array, "*B"]
-) -> tuple[Float[Array, "*B"], Float[Array, "*B"], Float[Array, "*B"], Bool[Array, "*B"]]:
-    """log of the sum of exp, the target's logit, the mean logit, and whether the target is top."""
+) -> tuple[Float[Array, "*B"], Float[Array, "*B"], Float[Array, "*B"], Float[Array, "*B"]]:
+    """log of the sum of exp, the target's logit, the mean logit, and how far the target is top: 1 /
+    n where it is one of the n largest, else 0."""
     return _statistics_forward(logits, targets)[0]
 
 
@@ -95,8 +96,9 @@ def _statistics_forward(logits, targets):
     exp = jnp.exp(logits - top[..., None])
     total = jnp.sum(exp, axis=-1)
     target_logit = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    # Not argmax: on CPU it costs more than all the rest of the forward pass.
-    correct = target_logit >= top
+    # Not argmax: on CPU it costs more than all the rest of the forward pass. Of logits that are top
+    # together, whose floor of exp is 1, each is right by its share: equal ones know nothing.
+    correct = (target_logit >= top) / jnp.sum(jnp.floor(exp), axis=-1)
     statistics = top + jnp.log(total), target_logit, jnp.mean(logits, axis=-1), correct
     return statistics, (exp, total, targets)
 

@@ -119,6 +119,25 @@ def test_what_only_old_releases_write_has_its_old_meaning(kind, old, new):
     assert ours(kind, SIZES | old, SIZES) == ours(kind, SIZES | new, SIZES)
 
 
+def test_large_whole_numbers_of_a_rotation_stay_whole():
+    old = dict(rope_scaling=dict(type="linear", factor=2.0**20 + 1))
+    assert ours("llama", SIZES | old, SIZES)["model.rotary_scaling"] == (
+        "linear",
+        f"factor={2**20 + 1}",
+    )
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_dropout_which_is_of_training_alone_keeps_no_model_from_export(kind):
+    changes = {} if kind == "gpt2" else dict(norm="rms_norm", bias=False, activation="swiglu")
+    positions = "learned" if kind == "gpt2" else "rotary"
+    config = tiny.config("pre_ln", architecture="decoder_only", positions=positions, **changes)
+    rates = {name: 0.1 for name in vars(config) if name.endswith("dropout_rate")}
+    assert len(rates) > 2
+    unfit = FAMILIES[kind].unfit(config)
+    assert FAMILIES[kind].unfit(dataclasses.replace(config, **rates)) == unfit
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_settings_that_change_nothing_are_passed_over(kind):
     idle = {"model_type": kind, "pruned_heads": {}, "sliding_window": None, "use_cache": True}

@@ -35,6 +35,7 @@ def read(tmp_path):
 def test_curves_are_what_the_metrics_say(tmp_path, read):
     data = read(a={}, b={"seed": 1, "steps": 9})
     assert not {"step", "spike/loss"} & set(data["curves"])
+    assert "step_size" in data["curves"]
     for number, name in enumerate("ab"):
         for metric, curves in data["curves"].items():
             rows = [row for row in records(tmp_path / name) if metric in row]

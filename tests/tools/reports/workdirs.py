@@ -44,6 +44,7 @@ def make(
             "train/token_loss": loss,
             "train/learning_rate": 1e-3 * step / steps,
             "train/gradient_norm": random.uniform(0.5, 2),
+            "step_size": random.uniform(),  # of a probe of one's own
             "time/wall_seconds": float(step),
         }
         if step % 2 == 0:

@@ -197,7 +197,10 @@ class Family:
         return task | {name if "." in name else f"model.{name}": v for name, v in ours.items()}
 
     def unfit(self, config: TransformerConfig) -> dict[str, tuple[Any, ...]]:
-        """The settings by which our model is none of the family's, each with what would do."""
+        """The settings by which our model is none of the family's, each with what would do.
+
+        Dropout is of the training alone.
+        """
         ours = _effective(config)
         fitting: dict[str, tuple[Any, ...]] = {"head": tuple(self.heads)}
         fitting |= {name: (value,) for name, value in (_usual(config) | dict(self.ours)).items()}
@@ -210,7 +213,11 @@ class Family:
         fitting |= self.also(ours)
         residual = fitting.pop("residual")
         fitting |= {f"{stack}_residual": residual for stack in stacks(config)}
-        return {name: values for name, values in fitting.items() if ours.get(name) not in values}
+        return {
+            name: values
+            for name, values in fitting.items()
+            if ours.get(name) not in values and not name.endswith("dropout_rate")
+        }
 
     def config(self, config: TransformerConfig, length: int) -> Values:
         """Their config.json of our model, but for what all have alike.

@@ -109,9 +109,7 @@ def _scaling(
 
 def _text(value: Any) -> str:
     parts = value if isinstance(value, list) else [value]
-    return ",".join(
-        f"{float(part):g}" if part == int(part) else repr(float(part)) for part in parts
-    )
+    return ",".join(str(int(part)) if part == int(part) else repr(float(part)) for part in parts)
 
 
 def written(ours: Values) -> Values:

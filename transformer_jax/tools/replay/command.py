@@ -48,7 +48,7 @@ def replay(config: Config, workdir: Path, step: int | None) -> int:
             check(run, workdir, newest)
         streams = run.train_streams()
         if newest is not None:
-            state = start(run, workdir, newest, streams)
+            state = start(run, workdir, newest, streams, bad=step)
         else:
             state = begin(run, streams, workdir, keep=False)
         print(f"Replaying from step {int(state.step)} to {step} in float32.")

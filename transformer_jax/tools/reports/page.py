@@ -47,7 +47,7 @@ def data(runs: Sequence[Record]) -> dict[str, Any]:
     every = dict.fromkeys(
         name for run in runs for name in run.curves if _by_depth(run, name) is None
     )
-    logged = [name for name in every if not name.startswith(("step", "spike/"))]
+    logged = [name for name in every if name != "step" and not name.startswith("spike/")]
     curves = {name: [series(run, name) for run in runs] for name in logged}
     return {
         "finding": finding(groups),
