@@ -276,17 +276,3 @@ def test_two_rules_are_adam_where_what_they_add_is_nothing(monkeypatch):
         is_matrix = stack.ROLES[parameter_name(path)].matrix is not None
         expected = at(path, by_adam_later if is_matrix else by_adam)
         close(leaf, expected)
-
-
-def test_radam_is_pytorchs():
-    """Also in its first steps, before the variance is tractable."""
-    torch = pytest.importorskip("torch")
-    params, gradients = stack.make_stack(steps=12)
-    weight = torch.nn.Parameter(torch.tensor(kernel(params)))
-    theirs = torch.optim.RAdam([weight], lr=RATE, betas=(BETA1, BETA2), eps=EPSILON)
-    for steps, gradient in enumerate(gradients, start=1):
-        theirs.param_groups[0]["lr"] = RATE * steps
-        weight.grad = torch.tensor(kernel(gradient))
-        theirs.step()
-    reached = kernel(run(stack.make_optimizer("radam"), params, gradients))
-    np.testing.assert_allclose(reached, weight.detach().numpy(), rtol=1e-4, atol=1e-6)
