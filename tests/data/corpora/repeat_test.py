@@ -55,33 +55,13 @@ def test_after_a_trigger_comes_the_word_before_it_and_no_trigger_follows_another
     np.testing.assert_array_equal(
         words[:, 2:][is_trigger[:, 1:-1]], words[:, :-2][is_trigger[:, 1:-1]]
     )
-    # The mean loss of who knows the rule and the chain is the entropy.
-    transitions = bigram.chain().transitions
+    # All other words are drawn as the chain's, and the first as its words that are no triggers.
     first = stationary * ~np.isin(np.arange(32), triggers)
-    first /= first.sum()
-    nats = -np.log(first[words[:, 0]])
-    costs = -np.log(transitions[words[:, :-1], words[:, 1:]])
-    nats += np.sum(np.where(is_trigger[:, :-1], 0.0, costs), axis=1)
-    error = nats.std() / len(nats) ** 0.5 / 64
-    assert nats.mean() / 64 == pytest.approx(backcopy_entropy(first) / 64, abs=4 * error)
-    assert error < 0.02
-
-
-def backcopy_entropy(first: np.ndarray) -> float:
-    """Nats per piece, which begins by this distribution.
-
-    Words after a trigger cost nothing, others what the chain's do, given the word before.
-    """
-    transitions, triggers = bigram.chain().transitions, backcopy.triggers()
-    to_trigger = np.sum(transitions[:, triggers], axis=1)
-    plain = np.delete(np.arange(32), triggers)
-    costs = -np.sum(transitions * np.log(transitions), axis=1)
-    # Probabilities: of this word; of a trigger after it
-    at, before = first, np.zeros(32)
-    nats = -np.sum(at[plain] * np.log(at[plain]))
-    for _ in range(64 - 1):
-        nats += at @ costs
-        next_at = before.copy()
-        next_at[plain] += (at @ transitions)[plain]
-        at, before = next_at, at * to_trigger
-    return nats
+    probabilities = np.vstack([bigram.chain().transitions, first / first.sum()])
+    before = np.insert(words[:, :-1], 0, 32, axis=1)
+    counts = np.zeros_like(probabilities)
+    np.add.at(counts, (before, words), ~np.insert(is_trigger[:, :-1], 0, False, axis=1))
+    expected = counts.sum(axis=1, keepdims=True) * probabilities
+    often = expected >= 5
+    errors = (counts[often] - expected[often]) / np.sqrt(expected[often])
+    assert np.abs(errors).max() < 4 and not np.any(counts[expected == 0])
