@@ -1,4 +1,4 @@
-"""Gradients reach all that is trained, and are exactly zero where no token may look."""
+"""Gradients reach all that is trained, are exactly zero where no token may look, and are slopes."""
 
 import dataclasses
 import functools
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.models import tiny
+from tests.models import reference, tiny
 
 MORE = dict(qk_norm=True, attention_score="additive", embedding_norm=True, activation="swiglu")
 ATTENTION = dict(attention_weights="sink", attention_gate="entry")
@@ -60,10 +60,14 @@ def derivatives(config):
 
     def readings(params, batch):
         logits = tiny.logits(config, params, batch)
-        projection = np.random.default_rng(1).normal(size=logits.shape[-1])
-        return logits @ projection.astype(np.float32), logits
+        return logits @ projection(logits.shape[-1]).astype(np.float32), logits
 
     return jax.jit(jax.jacrev(readings, has_aux=True))
+
+
+def projection(size):
+    """Logits to a reading."""
+    return np.random.default_rng(1).normal(size=size)
 
 
 @each_model
@@ -102,3 +106,30 @@ def test_gradients_reach_every_parameter_and_rows_of_padding_stay_finite(config)
         assert np.all(np.isfinite(leaf)) and np.any(leaf), path
     of_padding = derivatives(config)(params, tiny.pack([[], [], [], []]))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(of_padding))
+
+
+@pytest.mark.parametrize(
+    "config", tiny.every_second_long((CONFIGS[name],) for name in TRANSFORMERS), ids=TRANSFORMERS
+)
+def test_gradients_are_the_slopes_of_a_slow_forward_pass(config):
+    """In one direction, of which every parameter has a part."""
+    params, batch = tiny.random_parameters(config), packed_batch()
+    jacobian, _ = derivatives(config)(params, batch)
+    rng = np.random.default_rng(2)
+    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), params)
+    slopes = sum(jax.tree.leaves(jax.tree.map(_along, jacobian, direction)))
+
+    def readings(step):
+        moved = jax.tree.map(lambda leaf, part: np.float64(leaf) + step * part, params, direction)
+        logits = np.concatenate(reference.forward(moved, batch, config))
+        return logits @ projection(logits.shape[-1])
+
+    expected = (readings(1e-6) - readings(-1e-6)) / 2e-6
+    ours = reference.by_example(batch, tiny.side_of_logits(config), slopes)
+    atol = 1e-4 * np.abs(expected).max()
+    np.testing.assert_allclose(np.concatenate(ours), expected, rtol=1e-3, atol=atol)
+
+
+def _along(jacobian, direction):
+    """d reading / d step, of a parameter that goes in this direction."""
+    return np.tensordot(np.float64(jacobian), direction, direction.ndim)
