@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.commands import input_output
+from transformer_jax.commands.generate import as_line
 
 
 def test_a_target_of_someone_else_is_refused(tmp_path, monkeypatch):
@@ -39,3 +40,10 @@ def test_results_for_a_full_disk_are_kept_elsewhere(tmp_path, monkeypatch):
         input_output.write("/dev/full", "decoded for hours\n")
     (copy,) = tmp_path.iterdir()
     assert copy.read_text() == "decoded for hours\n" and str(copy) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a\u2028b\fc\x85", "a\u2028b\fc\x85"), ("a\r\nb\nc\n", "a b c"), ("", "")]
+)
+def test_a_result_is_a_line_that_differs_in_line_breaks_alone(text, line):
+    assert as_line(text) == f"{line}\n"

@@ -1,5 +1,6 @@
 """Translates lines, continues them, classifies or tags them."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -35,8 +36,13 @@ def generate(
                     write("-", piece)
             return 0
         texts = [text for results in check(run)(trained, lines) for text in results]
-    write(target, "".join(" ".join(text.splitlines()) + "\n" for text in texts))
+    write(target, "".join(map(as_line, texts)))
     return 0
+
+
+def as_line(text: str) -> str:
+    """A text in one line, whose line breaks are blanks; U+2028 and form feeds stay."""
+    return re.sub("\r\n|\r|\n", " ", text.removesuffix("\n")) + "\n"
 
 
 def check(run: Run) -> Callable[[Trained, Sequence[str]], list[list[str]]]:

@@ -71,6 +71,8 @@ def test_what_a_tokenizer_learns_from_is_spread_over_all(monkeypatch):
     (stride,) = {b - a for a, b in zip(numbers, numbers[1:], strict=False)}
     assert stride == 8 and 50 <= 3 * len(numbers) <= 100
     assert sample(pieces, 1)["text"]
+    words = [{"text": [[*text] for text in piece["text"]]} for piece in pieces]
+    assert len(sample(words, 100)["text"]) == len(numbers)  # a list counts by its characters
 
 
 def test_a_share_in_percent_of_a_hundred_examples_is_as_many():

@@ -214,3 +214,15 @@ def test_words_and_tags_may_be_separated_by_blanks_and_nothing_else(tmp_path):
     path = file(tmp_path, json.dumps({"words": "the\u00a0old dog", "tags": " DET  NOUN"}))
     rows = read(parse.read_json, TAGGED, path, *TAGGED)
     assert rows == [(["the\u00a0old", "dog"], ["DET", "NOUN"])]
+
+
+def test_blank_texts_are_no_references_beside_others(tmp_path):
+    rows = [
+        {"a": "x", "b1": "", "b2": "y"},
+        {"a": "x", "b1": " ", "b2": ""},
+        {"a": "x", "b": ["y"]},
+    ]
+    reader, path = objects(tmp_path, "json", rows[:2])
+    assert read(reader, PAIRS, path, "a", "b*") == [("x", ["y"]), ("x", " ")]
+    reader, path = objects(tmp_path, "json", rows[2:])
+    assert read(reader, PAIRS, path, "a", "b") == [("x", ["y"])]

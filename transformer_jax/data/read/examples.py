@@ -208,7 +208,11 @@ def sample(pieces: Iterable[Examples], most: int) -> Examples:
         for start in range(0, size(piece), _STRIDE):
             if number % stride == 0:
                 part = {key: values[start : start + _STRIDE] for key, values in piece.items()}
-                count = sum(len(value) for values in part.values() for value in values)
+                count = sum(
+                    sum(len(str(one)) for one in value) if isinstance(value, list) else len(value)
+                    for values in part.values()
+                    for value in values
+                )
                 parts[number] = count, part
                 characters += count
             while characters > most and len(parts) > 1:

@@ -324,6 +324,8 @@ def _cell(row: dict[str, Any], column: str, name: str) -> Any:
         raise ValueError(f"the field {name!r} is a list, not a text")
     if value == []:
         raise ValueError(f"the field {name!r} is an empty list: expected a text or several")
+    if isinstance(value, list):  # of references, of which blank ones are none
+        return [text for text in value if text.strip()] or value[0]
     return value
 
 
