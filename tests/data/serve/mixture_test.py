@@ -44,11 +44,19 @@ def test_each_set_has_its_own_epochs_in_its_own_order():
     for n in range(1500):
         number, example = which(order[n])
         orders[number].append(example)
-    for size, examples, arrays in zip(SIZES, orders, sets, strict=True):
-        alone = endless(arrays, 0)
-        assert examples == [which(alone[n])[1] for n in range(len(examples))]
+    alone = endless(sets[0], 0)
+    assert orders[0] == [which(alone[n])[1] for n in range(len(orders[0]))]
+    for size, examples in zip(SIZES, orders, strict=True):
         for start in range(0, len(examples) - size, size):
             assert sorted(examples[start : start + size]) == list(range(size))
+
+
+def test_sets_as_long_as_each_other_do_not_go_side_by_side():
+    """As both directions of one parallel corpus would."""
+    order = Mixture([make_arrays(50, shortest=n, longest=n) for n in (3, 5)], (1, 1), 0)
+    drawn = [which(order[n]) for n in range(200)]
+    first, second = ([one for number, one in drawn if number == each][:50] for each in (0, 1))
+    assert sorted(first) == sorted(second) and first != second
 
 
 def test_the_order_depends_on_the_seed_alone():

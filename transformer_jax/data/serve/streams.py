@@ -159,7 +159,7 @@ def shuffled_streams(
         order = endless(sets[0], seed)
     else:
         order = grain.MapDataset.source(mixture)
-        settings.append(mixture.counts.tolist())
+        settings += [mixture.counts.tolist(), "an order for each set"]
     if corrupt:
         order = order.random_map(corrupt, seed=seed)
     draws: Any = corrupt or draw
