@@ -20,7 +20,9 @@ def a_set(seed, images=12):
             sides = np.exp(rng.uniform(2.5, 5, 2))
             row = {"bbox": [*rng.uniform(0, 150, 2), *sides], "category_id": rng.integers(3)}
             # As segments have them, areas are less than those of boxes.
-            boxes.append(row | {"area": 0.7 * sides.prod(), "iscrowd": int(rng.uniform() < 0.15)})
+            ignored = int(rng.uniform() < 0.3)
+            row |= {"iscrowd": ignored, "difficult": ignored * int(rng.uniform() < 0.5)}
+            boxes.append(row | {"area": 0.7 * sides.prod()})
         moved = [np.array(row["bbox"]) + rng.normal(0, 4, 4) for row in boxes]
         others = [rng.uniform(10, 60, 4) for _ in range(rng.integers(0, 3))]
         guesses = [row["category_id"] if rng.uniform() < 0.8 else rng.integers(3) for row in boxes]
@@ -35,11 +37,12 @@ def a_set(seed, images=12):
 
 
 def overlap(predicted, true):
-    """IoU; with a crowd the share of the predicted box that is in it."""
+    """IoU; with a crowd, not a difficult box, the share of the predicted box that is in it."""
     (ax, ay, aw, ah), (bx, by, bw, bh) = predicted["bbox"], true["bbox"]
     width, height = min(ax + aw, bx + bw) - max(ax, bx), min(ay + ah, by + bh) - max(ay, by)
     common = max(width, 0) * max(height, 0)
-    return common / (aw * ah if true["iscrowd"] else aw * ah + bw * bh - common)
+    crowd = true["iscrowd"] and not true["difficult"]
+    return common / (aw * ah if crowd else aw * ah + bw * bh - common)
 
 
 def plain_ap(truths, predictions, least, kind, area=(0, 1e10)):

@@ -11,7 +11,7 @@ _PLACES = {"ap": 0, "ap50": 1, "ap75": 2, "ap_small": 3, "ap_medium": 4, "ap_lar
 # The boxes of an image as COCO writes them: "bbox" is x, y, width and height in pixels of the file,
 # "category_id" a class. True ones may have an "area", by which they are small (below 32^2), medium
 # or large (from 96^2 on), and are "iscrowd" if they may be found any number of times, or not at
-# all; detected ones have a "score".
+# all, which are "difficult" besides where they are single objects; detected ones have a "score".
 Boxes = list[dict[str, Any]]
 
 
@@ -38,8 +38,23 @@ def _evaluated(truths: Any, predictions: Any, classes: int, *, by_class: bool) -
     # Only here, since what does not detect anything does without it.
     from pycocotools.cocoeval import COCOeval
 
+    class Evaluation(COCOeval):
+        """A difficult box may be found as a crowd may, but overlaps as any other box does: a
+        crowd's IoU is over what is detected alone, so that it swallows all that lies inside."""
+
+        def computeIoU(self, imgId, catId):
+            kinds = [catId] if self.params.useCats else self.params.catIds
+            truths: Any = self._gts  # pyright: ignore
+            rows = [row for kind in kinds for row in truths[imgId, kind] if row["difficult"]]
+            for row in rows:
+                row["iscrowd"] = 0
+            overlaps = super().computeIoU(imgId, catId)
+            for row in rows:
+                row["iscrowd"] = 1
+            return overlaps
+
     with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = COCOeval(_indexed(truths, classes), _indexed(predictions, classes), "bbox")
+        evaluation = Evaluation(_indexed(truths, classes), _indexed(predictions, classes), "bbox")
         evaluation.params.useCats = int(by_class)
         evaluation.evaluate()
         evaluation.accumulate()
@@ -57,7 +72,9 @@ def _indexed(boxes: Sequence[Boxes], classes: int) -> Any:
         "images": [{"id": number} for number in range(len(boxes))],
         "categories": [{"id": number} for number in range(classes)],
         "annotations": [
-            {"area": row["bbox"][2] * row["bbox"][3], "iscrowd": 0} | row | {"id": number}
+            {"area": row["bbox"][2] * row["bbox"][3], "iscrowd": 0, "difficult": 0}
+            | row
+            | {"id": number}
             for number, row in enumerate(rows, start=1)
         ],
     }

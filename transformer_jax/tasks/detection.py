@@ -17,7 +17,7 @@ from transformer_jax.data.prepare import pictures
 from transformer_jax.data.prepare.recipe import Column, Drawing, Encoding, Labels, Limits, Recipe
 from transformer_jax.data.prepare.transforms import label_number, numbered
 from transformer_jax.data.read import images
-from transformer_jax.data.read.boxes import BOXED, has_area, left_out
+from transformer_jax.data.read.boxes import BOXED, DIFFICULT, has_area, left_out
 from transformer_jax.data.read.examples import Examples
 from transformer_jax.data.read.images import FITS, ImageSettings
 from transformer_jax.evaluation.boxes import Boxes, average_precision
@@ -121,7 +121,8 @@ def _of_split(trained: Trained, split: Split) -> tuple[list[Boxes], list[Boxes]]
         rows = zip(_bbox([box[:4] for box in boxes]), boxes, names, strict=True)
         truths.append(
             [
-                {"bbox": bbox, "category_id": numbers[name], "area": box[4], "iscrowd": box[5]}
+                {"bbox": bbox, "category_id": numbers[name], "area": box[4]}
+                | {"iscrowd": int(box[5] > 0), "difficult": int(box[5] == DIFFICULT)}
                 for bbox, box, name in rows
                 if has_area(box)
             ]

@@ -128,7 +128,7 @@ def test_difficult_boxes_of_voc_are_those_that_nobody_has_to_find(tmp_path):
     marks = ("<difficult>1</difficult>", "<difficult>0</difficult>")
     objects = [("cat", (1, 1, 9, 9), mark) for mark in marks]
     ((_, _, rows, _),) = read_voc(voc(tmp_path, objects), skip_bad=False)
-    assert [box[5] for box in rows] == [1, 0]
+    assert [box[5] for box in rows] == [boxes.DIFFICULT, 0]
     assert left_out({"boxes": [rows]})["crowds or difficult boxes"] == 1
 
 

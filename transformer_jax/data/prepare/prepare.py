@@ -32,7 +32,7 @@ from transformer_jax.data.read.images import ImageSettings
 from transformer_jax.process import machine, progress
 from transformer_jax.runs.workdir import write_atomically
 
-_FORMAT = 4  # counts the ways in which sets have been made
+_FORMAT = 5  # counts the ways in which sets have been made
 _JOURNAL = "journal"
 _ALONE = 2**25  # characters, below which processes would take longer to start than they spare
 _AHEAD = 2  # pieces that wait for each process

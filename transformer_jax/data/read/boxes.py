@@ -17,9 +17,10 @@ from transformer_jax.data.read.open_file import read_lines
 from transformer_jax.data.read.parse import Row
 from transformer_jax.data.read.pictures import checked_pictures, from_file, netpbm
 
+CROWD, DIFFICULT = 1, 2
 # A picture, its rows and columns, its boxes, and the name of what each holds. A box is a list of
 # x0, y0, x1, y1 in pixels, from edge to edge and inside of the picture, the area by which scores
-# call it small or large, and 1 where nobody has to find it, as a crowd, or else 0.
+# call it small or large, and where nobody has to find it CROWD or DIFFICULT, or else 0.
 BOXED: tuple[str, ...] = ("image", "size", "boxes", "labels")
 # The path of an image, its rows and columns (0: nobody knows), and its boxes, each with its name.
 Annotated = tuple[Path, Sequence[int], list[tuple[list[float], str]]]
@@ -29,7 +30,7 @@ def left_out(examples: Examples) -> dict[str, int]:
     """How many boxes nothing is learnt of, and why."""
     boxes = [box for row in examples["boxes"] for box in row]
     empty = sum(not has_area(box) for box in boxes)
-    ignored = sum(flag for *_, flag in boxes)
+    ignored = sum(flag > 0 for *_, flag in boxes)
     return {"boxes without area": empty, "crowds or difficult boxes": ignored}
 
 
@@ -154,7 +155,7 @@ def _annotated(file: Path, image: Path) -> Annotated:
             low = [x0 - 1, y0 - 1]
             high = [x1, y1] if x0 < x1 and y0 < y1 else low
             area, difficult = (high[0] - low[0]) * (high[1] - low[1]), row.findtext("difficult")
-            box = [*low, *high, area, int(difficult or 0)]
+            box = [*low, *high, area, DIFFICULT * bool(int(difficult or 0))]
             boxes.append((box, text(row, "name")))
     except (OSError, ValueError, xml.ParseError) as error:
         raise ValueError(

@@ -17,6 +17,7 @@ from tensorflow_datasets.core.download import extractor
 from tensorflow_datasets.core.download.util import DownloadError
 
 from transformer_jax.data.cache import damage, fingerprint, locked
+from transformer_jax.data.read.boxes import CROWD, DIFFICULT
 from transformer_jax.data.read.examples import Examples, Picture, SourceSettings, gathered
 from transformer_jax.data.read.features import BLOCK, KEYS, built_once, columns_of
 from transformer_jax.data.read.images import size_of
@@ -83,12 +84,14 @@ def read_boxes(
 def _boxed(picture: Picture, objects: dict[str, list], label: Any) -> tuple:
     """A row of BOXED. Corners are shares of the image's sides, y before x."""
     rows, columns = size_of(picture)
-    ignored = [objects[key] for key in ("is_crowd", "is_difficult") if key in objects]
+    none = [False] * len(objects["bbox"])
+    flags = [objects.get(key, none) for key in ("is_crowd", "is_difficult")]
     boxes = []
     for number, (y0, x0, y1, x1) in enumerate(objects["bbox"]):
         low, high = (x0 * columns, y0 * rows), (x1 * columns, y1 * rows)
         area = (high[0] - low[0]) * (high[1] - low[1])
-        boxes.append([*low, *high, area, int(any(flags[number] for flags in ignored))])
+        crowd, difficult = (bool(column[number]) for column in flags)
+        boxes.append([*low, *high, area, CROWD * crowd or DIFFICULT * difficult])
     return picture, [rows, columns], boxes, [_class(label, value) for value in objects["label"]]
 
 
