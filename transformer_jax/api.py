@@ -36,7 +36,7 @@ from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Batch, Model, Outputs, Params
 from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.runs import workdir as work
-from transformer_jax.runs.workdir import CONFIG, read_metrics, read_results
+from transformer_jax.runs.workdir import CONFIG, is_checkpoint, read_metrics, read_results
 from transformer_jax.training.losses import PlaceLoss
 
 _P = ParamSpec("_P")
@@ -316,7 +316,7 @@ def load_runs(*folders: str | os.PathLike) -> Runs:
         path.parent
         for folder in folders
         for path in sorted(_folder(folder).rglob(CONFIG))
-        if records.fault(path.parent) is None
+        if not is_checkpoint(path.parent)
     ]
     if not paths:
         raise ValueError(f"there are no runs in {', '.join(map(str, map(_folder, folders)))}")

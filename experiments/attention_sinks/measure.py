@@ -78,7 +78,6 @@ def _loss_after(trainings: Trainings, look: Any, rate: float, steps: int) -> flo
 def _look(run: Any, params: Params, batch: Batch, triggers: tuple[int, ...]) -> dict[str, Any]:
     outputs, stacks = observed.observe(run.model, params, batch)
     activations, tokens = stacks["decoder"], heads.read_tokens(batch, "decoder")
-    assert tokens is not None
     loss_sum, weight, _ = run.loss(outputs, batch)
     queries = ~jnp.isin(tokens, jnp.array(triggers, jnp.int32))
     first = stream.starts(activations)

@@ -128,7 +128,8 @@ def _ablated(
         name: [split.examples[name][i] for i in range(sentences)]
         for name in ("source", "target", "pronoun")
     }
-    texts = [text for (text,) in trained.writing(greedy).texts(examples["source"])]
+    prompts = run.data.prompts(examples["source"])
+    texts = [text for (text,) in trained.writing(greedy).texts(prompts)]
     right = [a == b for a, b in zip(texts, examples["target"], strict=True)]
     return {
         "what": "ablation",

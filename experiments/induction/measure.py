@@ -66,7 +66,6 @@ def _look(run: Any, params: Params, batch: Batch) -> dict[str, Any]:
     """Losses of tokens, and the scores of all heads, on a batch."""
     outputs, stacks = observed.observe(run.model, params, batch)
     activations, tokens = stacks["decoder"], heads.read_tokens(batch, "decoder")
-    assert tokens is not None
     stream = observed.variances(activations.inputs, activations.real)
     return {
         "losses": of_tokens(outputs, batch, run.loss),

@@ -17,6 +17,7 @@ from transformer_jax.config.build import build
 from transformer_jax.config.load import CONFIGS, load
 from transformer_jax.data.prepare.pictures import UNIT
 from transformer_jax.data.read import images
+from transformer_jax.inspection.probes import probes
 from transformer_jax.tasks import detection
 from transformer_jax.tools.show.inspect import inspect
 
@@ -242,3 +243,12 @@ def test_detr_shapes_is_a_third_of_the_way_after_a_third_of_its_steps(tmp_path):
     assert train(config, tmp_path / "run") == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["validation/ap50"] > 0.90 / 3
+
+
+@pytest.mark.parametrize("probe", ["duplicate_token", "prefix_match"])
+def test_neither_pixels_nor_queries_have_copies_of_tokens(config, probe, caplog):
+    run = build(
+        config(train__probes=((probe, 10),), model__num_queries=3, data__max_target_length=3)
+    )
+    probes(run, run.data.split("validation"))
+    assert caplog.messages == [f"train.probes: {probe!r} has nothing to measure in this model"]

@@ -17,7 +17,7 @@ from transformer_jax.config.build import build
 from transformer_jax.config.load import CONFIGS, load
 from transformer_jax.configs import default
 from transformer_jax.data.read import images
-from transformer_jax.inspection import probes
+from transformer_jax.inspection.probes import probes
 from transformer_jax.tasks import TASKS
 from transformer_jax.tools.show.inspect import inspect
 
@@ -237,6 +237,6 @@ def test_a_broken_file_ends_a_preparation_with_its_name(tmp_path, caplog):
 @pytest.mark.parametrize("probe", ["prefix_match", "sink_mass"])
 def test_what_has_nothing_to_measure_in_images_is_told_before_training(config, probe, caplog):
     run = build(config(train__probes=((probe, 10),)))
-    probes.check(run)
+    probes(run, run.data.split("validation"))
     expected = ["train.probes: 'prefix_match' has nothing to measure in this model"]
     assert caplog.messages == expected * (probe == "prefix_match")

@@ -20,8 +20,9 @@ from transformer_jax.configs.default import Config
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.summary import report, too_long
 from transformer_jax.devices import mesh
-from transformer_jax.inspection import memory, probes
+from transformer_jax.inspection import memory
 from transformer_jax.inspection.flops import seconds_at_peak
+from transformer_jax.inspection.probes import probes
 from transformer_jax.inspection.spikes import spike_scores
 from transformer_jax.models import FAMILIES
 from transformer_jax.process import hosts, interrupt, progress, watch
@@ -75,7 +76,6 @@ def trained(config: Config, workdir: Path) -> str:
 def _train(run: Run, workdir: Path) -> str:
     """Trains and scores; returns the status."""
     memory.check(run, memory.train(run))
-    probes.check(run)
     checkpoints = run.checkpoints(workdir)
     checkpoint = newest(run, workdir, checkpoints)
     # All data is read before anything is written, so that a mistake in it comes at once.
@@ -89,6 +89,7 @@ def _train(run: Run, workdir: Path) -> str:
         restore.check_data(checkpoint, streams)
         if hosts.is_first():
             restore.warn_of_scores(checkpoint, contents)
+    observing = probes(run, splits["validation"])
     # Before there is a state, so that nothing is made in vain, and only where steps are left.
     todo = checkpoint is None or int(checkpoint.name) < run.train.steps
     train_step = memory.compiled_step(run, begins=checkpoint is None) if todo else run.train_step()
@@ -113,7 +114,6 @@ def _train(run: Run, workdir: Path) -> str:
         # Only now: a kill between a new config and the new status would pass for a finished run.
         save(workdir / CONFIG, to_json(run.as_json))
         with watch.stop_at_signal(lambda: _prospect(workdir)) as stop:
-            observing = probes.probes(run, splits["validation"])
             if checkpoint is None:  # what is due before the first step
                 due = [probe for probe in observing if probe.due(0)]
                 if values := loop.measured(due, Observation(state, None, {})):

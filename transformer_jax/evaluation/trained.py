@@ -145,20 +145,18 @@ class Trained:
 
     def texts(
         self,
-        lines: Sequence[str],
+        batches: Sequence[NumberedBatch],
         decode: Sequence[Callable[[list[int]], str]] | None = None,
     ) -> list[list[str]]:
-        """What follows each line as texts, which `decode.stop` ends.
+        """What follows each example as texts, which `decode.stop` ends.
 
-        decode: ids -> text, for each line; None: the tokenizer's.
+        decode: ids -> text, for each example; None: the tokenizer's.
         """
-        decode = decode or [self.data.tokenizer.decode] * len(lines)
-        stop = self.writer.settings.stop
+        written, stop = self.generate(batches), self.writer.settings.stop
+        decode = decode or [self.data.tokenizer.decode] * len(written)
         return [
             [generate.cut_at_stop(text_of(ids), stop) for ids in samples]
-            for text_of, samples in zip(
-                decode, self.generate(self.data.prompts(lines)), strict=True
-            )
+            for text_of, samples in zip(decode, written, strict=True)
         ]
 
     def stream(

@@ -19,15 +19,16 @@ from transformer_jax.models.transformer.schemes import Kind, Stack
 SINK = 0.3
 
 
-def read_tokens(batch: Batch, stack: Stack) -> Int[Array, "B T"] | None:
+def read_tokens(batch: Batch, stack: Stack) -> Int[Array, "B T"]:
     """The tokens that a stack reads; -1 is what stands before a decoder's first one.
 
-    None: it reads none, but the pixels of patches, or the queries of a set.
+    Raises KeyError where it reads none: of images an encoder has pixels, a decoder has queries.
     """
+    if "grid" in batch:
+        raise KeyError(f"the {stack} reads no tokens")
     if stack == "encoder":
-        return batch["inputs"] if batch["inputs"].ndim == 2 else None
-    positions = batch.get("targets_positions")
-    return None if positions is None else shift_right(batch["targets"], positions, -1)
+        return batch["inputs"]
+    return shift_right(batch["targets"], batch["targets_positions"], -1)
 
 
 def weight_on(activations: Observed, keys: Bool[Array, "B T S"]) -> Float[Array, "L H"]:

@@ -119,9 +119,11 @@ def _by_head(measure: Callable[..., Float[Array, "L H"]], *, tokens: bool = Fals
     def measured(step: Step) -> dict[str, Any]:
         heads = {}
         for stack, activations in step.stacks.items():
-            read = [read_tokens(step.batch, stack)] * tokens
-            if all(each is not None for each in read):
-                heads[stack] = measure(activations, *read)
+            try:
+                read = (read_tokens(step.batch, stack),) if tokens else ()
+            except KeyError:
+                continue
+            heads[stack] = measure(activations, *read)
         largest = {f"{stack}/largest_head": jnp.max(x, axis=1) for stack, x in heads.items()}
         return {stack: jnp.mean(x, axis=1) for stack, x in heads.items()} | largest
 

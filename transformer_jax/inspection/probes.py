@@ -20,7 +20,11 @@ ROWS = 8
 
 
 def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
-    """What measures in training, in the order in which a line of the log has the values."""
+    """What measures in training, in the order in which a line of the log has the values.
+
+    Traces the rows of train.probes, and warns of one that has nothing to say of this model. What a
+    row raises names it.
+    """
     train = run.train
     curvature = make_sharpness(run)
     evaluations = {
@@ -43,7 +47,7 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
             lambda observation: curvature(observation.state, observation.batch),
         ),
         *(
-            Probe(name, every, compiled(run, PROBES[name]), needs_before=True)
+            Probe(name, every, _traced(run, name), needs_before=True)
             for name, every in train.probes
         ),
         *(
@@ -53,31 +57,32 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
     )
 
 
-def check(run: Run) -> None:
-    """Traces the rows of train.probes, so that what cannot be measured is told before training.
-
-    Warns of a row that has nothing to say of this model. What a row raises names it.
-    """
-    params, batch = run.abstract_state().params, run.abstract_batch()
-    for name, _ in run.train.probes:
-        try:
-            values = jax.eval_shape(_program(run, PROBES[name]), params, params, batch)
-        except Exception as error:
-            error.add_note(f"This is of {name!r} in train.probes.")
-            raise
-        if not values:
-            logging.warning("train.probes: %r has nothing to measure in this model", name)
-
-
 def compiled(run: Run, measure: Measure) -> Callable[[Observation], dict[str, Any]]:
     """The measure as a program, which is compiled when it is first due."""
-    program = jax.jit(_program(run, measure))
+    return _observing(_program(run, measure))
+
+
+def _traced(run: Run, name: str) -> Callable[[Observation], dict[str, Any]]:
+    """A row of PROBES as `compiled`, traced before its first step, which then need not."""
+    program, params = _program(run, PROBES[name]), run.abstract_state().params
+    try:
+        values = jax.eval_shape(program, params, params, run.abstract_batch())
+    except Exception as error:
+        error.add_note(f"This is of {name!r} in train.probes.")
+        raise
+    if not values:
+        logging.warning("train.probes: %r has nothing to measure in this model", name)
+    return _observing(program)
+
+
+def _observing(program: Callable[..., Any]) -> Callable[[Observation], dict[str, Any]]:
     return lambda observation: program(
         observation.before, observation.state.params, observation.batch
     )
 
 
 def _program(run: Run, measure: Measure) -> Callable[[Params, Params, Batch], Any]:
+    @jax.jit
     def program(before: Params, after: Params, batch: Batch) -> Any:
         rows = jax.tree.map(lambda array: array[:ROWS], batch)
         step = Step(run.model, run.loss, run.roles, before, after, rows)

@@ -103,7 +103,8 @@ def _results(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
 
 
 def _continuations(trained: Trained, prompts: Sequence[str]) -> list[list[str]]:
-    return trained.texts(prompts, [_decoder(trained, prompt) for prompt in prompts])
+    decoders = [_decoder(trained, prompt) for prompt in prompts]
+    return trained.texts(trained.data.prompts(prompts), decoders)
 
 
 def _decoder(trained: Trained, prompt: str) -> Callable[[list[int]], str]:

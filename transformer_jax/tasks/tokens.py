@@ -12,7 +12,6 @@ from jaxtyping import Array, Int
 from transformer_jax.data.dataset import Split
 from transformer_jax.data.prepare.recipe import NumberedBatch
 from transformer_jax.evaluation.decoder import DecodeSettings
-from transformer_jax.evaluation.generate import cut_at_stop
 from transformer_jax.evaluation.trained import Trained
 from transformer_jax.models.family import Batch, Outputs
 
@@ -87,16 +86,12 @@ def one_each(decode: DecodeSettings, longest_prompt: int) -> tuple[DecodeSetting
 def one_text_each(trained: Trained, split: Split) -> list[str]:
     """The text that the model writes for each example of a split, which `decode.stop` ends."""
     settings, _ = one_each(trained.writer.settings, trained.data.settings.max_prompt_length)
-    texts = (
-        trained.data.tokenizer.decode(ids)
-        for (ids,) in trained.writing(settings).generate(split.batches)
-    )
-    return [cut_at_stop(text, settings.stop) for text in texts]
+    return [text for (text,) in trained.writing(settings).texts(split.batches)]
 
 
 def written(trained: Trained, lines: Sequence[str]) -> list[list[str]]:
     """What the model writes for each line; for a blank one, which counts as a line, nothing."""
-    texts = zip(lines, trained.texts(lines), strict=True)
+    texts = zip(lines, trained.texts(trained.data.prompts(lines)), strict=True)
     return [[""] * len(samples) if _is_blank(line) else samples for line, samples in texts]
 
 

@@ -27,7 +27,7 @@ from transformer_jax.data.prepare.arrays import Counts, FileArray, TokenArrays
 from transformer_jax.data.prepare.recipe import SIDES, Column, Limits, Recipe
 from transformer_jax.data.prepare.tokenizer import Tokenizer
 from transformer_jax.data.prepare.worker import Worker
-from transformer_jax.data.read.examples import Examples, Picture, identified, listed
+from transformer_jax.data.read.examples import Examples, characters_of, identified, listed
 from transformer_jax.data.read.images import ImageSettings
 from transformer_jax.process import machine, progress
 from transformer_jax.runs.workdir import write_atomically
@@ -221,12 +221,12 @@ def _encoded_piece(plan: Plan, piece: Examples) -> EncodedPiece:
     cut = too_long if plan.limits.too_long == "truncate" else ()
     counts = Counts(
         examples=len(examples),
-        characters=sum(_characters(piece[name]) for name in texts),
+        characters=sum(characters_of(piece[name]) for name in texts),
         empty={name: sum(map(_is_empty, piece[name])) for name in texts},
         labels=dict(Counter(label for value in labels for label in listed(value))),
         too_long=len(too_long),
         content=_digest(piece, recipe),
-        long_characters=sum(_characters(piece[name][n]) for name in texts for n in too_long),
+        long_characters=sum(characters_of(piece[name][n]) for name in texts for n in too_long),
         long_tokens=sum(len(rows[name][n]) for name in leading for n in cut),
         left_out=recipe.left_out(piece) if recipe.left_out else {},
     )
@@ -257,14 +257,6 @@ def _bytes(rows: Sequence[Any], name: str, column: Column, ids: str) -> bytes:
 
 def _lengths(rows: Sequence[Any]) -> bytes:
     return np.fromiter(map(len, rows), "<i8", len(rows)).tobytes()
-
-
-def _characters(value: Any) -> int:
-    """The characters of a text, of a number as Python writes it, or of all in a list; the bytes of
-    an image."""
-    if isinstance(value, list):
-        return sum(map(_characters, value))
-    return len(value if isinstance(value, str | Picture) else str(value))
 
 
 def _is_empty(value: str | list[Any]) -> bool:

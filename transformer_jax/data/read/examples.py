@@ -197,6 +197,14 @@ def share(pieces: Iterable[Examples], used: float) -> Iterator[Examples]:
         raise ValueError(f"data.train_share={used} of {number} examples in data.train is none")
 
 
+def characters_of(value: Any) -> int:
+    """The characters of a text, of a number as Python writes it, or of all in a list; the bytes of
+    an image."""
+    if isinstance(value, list):
+        return sum(map(characters_of, value))
+    return len(value if isinstance(value, str | Picture) else str(value))
+
+
 def sample(pieces: Iterable[Examples], most: int) -> Examples:
     """Examples of at most about `most` characters, spread evenly over all: all, where they fit.
 
@@ -208,11 +216,7 @@ def sample(pieces: Iterable[Examples], most: int) -> Examples:
         for start in range(0, size(piece), _STRIDE):
             if number % stride == 0:
                 part = {key: values[start : start + _STRIDE] for key, values in piece.items()}
-                count = sum(
-                    sum(len(str(one)) for one in value) if isinstance(value, list) else len(value)
-                    for values in part.values()
-                    for value in values
-                )
+                count = sum(map(characters_of, part.values()))
                 parts[number] = count, part
                 characters += count
             while characters > most and len(parts) > 1:

@@ -105,7 +105,7 @@ def gather(folders: Sequence[Path]) -> list[Record]:
     ids = {home: list(itertools.chain(*orders)) for home, orders in sweeps.items()}
     places = {home / id: (home, at) for home, order in ids.items() for at, id in enumerate(order)}
     paths.sort(key=lambda path: places.get(path, ()))
-    lines = {path: f"{path} is not a run: {what}" for path in paths if (what := fault(path))}
+    lines = {path: f"{path} is not a run: {fault}" for path in paths if (fault := _fault(path))}
     if not (runs := [read(folder) for folder in paths if folder not in lines]):
         raise ValueError("\n".join(lines.values()))
     for folder, line in lines.items():
@@ -165,7 +165,7 @@ def _finite(value: Any) -> Any:
     return value if value is not None and math.isfinite(value) else None
 
 
-def fault(folder: Path) -> str | None:
+def _fault(folder: Path) -> str | None:
     """Why a folder is not the work directory of a run, or None."""
     if is_checkpoint(folder) or is_checkpoint(folder / "0"):  # or holds them
         return "it is a part of one; give the folder that was its --workdir"
