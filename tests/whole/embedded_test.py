@@ -3,16 +3,12 @@ their steps."""
 
 import json
 
-import numpy as np
 import pytest
 
-from experiments.coreference.measure import CROSS, weights_of_it
-from experiments.harness import lab
 from transformer_jax.commands.train import train
 from transformer_jax.config.build import build
 from transformer_jax.config.load import CONFIGS, load
 from transformer_jax.data.corpora import grammar
-from transformer_jax.devices import mesh
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("optimised")]
 
@@ -47,17 +43,8 @@ def test_a_language_model_comes_within_0_05_nats_of_the_grammars_entropy(cache, 
     assert entropy - 0.01 < results["validation/loss"] < entropy + 0.05
 
 
-def test_a_head_of_the_quickstarts_model_looks_from_the_pronoun_at_the_noun_of_it(cache, tmp_path):
-    """All sentences of test have two nouns in a triple that training lacks. Guessing is 0.5.
-
-    After half of the steps the translations are right, but it depends on how a processor rounds
-    whether one head has the whole of it yet.
-    """
-    config, results = _train("quickstart", cache, tmp_path, steps=400)
+def test_the_quickstart_translates_the_pronouns_of_triples_that_it_never_saw(cache, tmp_path):
+    """In half of its steps. Whether one head has found the noun by then depends on how a processor
+    rounds, as it does on the seed: experiments/coreference."""
+    _, results = _train("quickstart", cache, tmp_path, steps=400)
     assert results["test/pronoun_accuracy"] >= 0.99
-    run = build(config, tmp_path)
-    with mesh.use(run.mesh):
-        weights = weights_of_it(run, lab.trained(run, tmp_path), run.data.split("test"))
-    right, other = np.moveaxis(weights[CROSS], -1, 0)
-    share = np.mean(right > other, axis=0)
-    assert np.max(share) >= 0.95
