@@ -221,6 +221,7 @@ TASK = Task(
         labels="labels",
         fewest_labels=1,  # the other class is none
         left_out=left_out,
+        version=1,  # boxes say whether they are difficult or crowds
     ),
     heads={"encoder_set": "boxes"},
     loss=detection.set_loss,

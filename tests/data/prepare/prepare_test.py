@@ -111,6 +111,8 @@ def test_the_fingerprint_covers_what_made_a_set():
         fingerprint(limits=Limits(6, 6, "drop")),
         fingerprint(limits=Limits(5, 7, "drop")),
         fingerprint(recipe=dataclasses.replace(RECIPE, name="others")),
+        fingerprint(recipe=dataclasses.replace(RECIPE, version=1)),
+        fingerprint(recipe=dataclasses.replace(RECIPE, version=2)),
         fingerprint(labels=("bad", "good")),
         fingerprint(labels=("good", "bad")),
     ]

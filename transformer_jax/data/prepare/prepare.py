@@ -32,7 +32,7 @@ from transformer_jax.data.read.images import ImageSettings
 from transformer_jax.process import machine, progress
 from transformer_jax.runs.workdir import write_atomically
 
-_FORMAT = 5  # counts the ways in which sets have been made
+_FORMAT = 4  # counts the ways in which sets have been made
 _JOURNAL = "journal"
 _ALONE = 2**25  # characters, below which processes would take longer to start than they spare
 _AHEAD = 2  # pieces that wait for each process
@@ -63,6 +63,7 @@ class Plan:
         if self.recipe.reads_images:  # of which no patch is cut
             limits = limits._replace(source=0)
         named = [_FORMAT, encoder, self.recipe.name, self.labels, limits._asdict()]
+        named += [self.recipe.version] * (self.recipe.version > 0)
         columns = self.recipe.stored.items()
         shaped = [(name, column) for name, column in columns if not column.is_plain]
         return named + [[name, column.shape, column.dtype] for name, column in shaped]

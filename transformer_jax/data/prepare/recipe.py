@@ -131,6 +131,8 @@ class Recipe:
         left_out: examples -> how much in them nothing is made of, and what that is; None: nothing.
         predicted: the column, of `encode` or of `corrupt`, whose tokens the model learns to
             predict; None: it predicts labels or numbers.
+        version: raised where `encode`, or what the columns of `reads` say, has changed: sets are
+            then made anew, and runs on the former ones are not continued.
     """
 
     name: str
@@ -149,6 +151,7 @@ class Recipe:
     documents: bool = False
     left_out: Callable[[Examples], dict[str, int]] | None = None
     predicted: str | None = None
+    version: int = 0
 
     @property
     def reads_images(self) -> bool:
