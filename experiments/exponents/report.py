@@ -96,8 +96,8 @@ def _grid(rows: Sequence[Row], out: Path) -> str:
         models = []
         for (which, width), curve in means.items():
             row = of_width[width]
-            # Embeddings have parameters and no products.
-            parameters = row["layers"] + (2 * row["vocabulary"] * width if head else 0)
+            # Of the head alone, as the authors count: embeddings have parameters and no products.
+            parameters = row["layers"] + (row["vocabulary"] * width if head else 0)
             flops = row["flops"] - (0 if head else row["head"])
             if which == corrected:
                 models.append(Size(parameters, flops, curve))
@@ -108,26 +108,19 @@ def _grid(rows: Sequence[Row], out: Path) -> str:
         arm = {key: cells for key, cells in excess.items() if key[0] == corrected}
         for head in (False, True):
             exponent = bootstrap(lambda m, c=corrected, h=head: fits.exponent(sizes(m, c, h)), arm)
-            means = {
-                key: {n: float(np.mean(x)) for n, x in cells.items()} for key, cells in arm.items()
-            }
-            best = fits.best_sizes(sizes(means, corrected, head))
+            best = fits.best_sizes(sizes(_means(arm), corrected, head))
             exponents[corrected, head] = exponent
             lines.append(
                 {
                     "warm-up and rate": "in proportion, tuned" if corrected else "fixed, one",
-                    "head and embedding": "counted" if head else "left out",
+                    "head": "counted" if head else "left out",
                     "exponent": str(exponent),
                     "budgets": len(best),
                     "best sizes": ", ".join(f"{n:,.0f}" for n in best.values()),
                 }
             )
-    before, after = exponents[False, False], exponents[True, True]
-    verdict = "undecided"
-    if all(math.isfinite(x) for x in (*before, *after)):
-        held = after.low <= _HALF <= after.high and before.value > _LARGE and before.low > _HALF
-        alike = before.low <= after.value <= before.high and after.low <= before.value <= after.high
-        verdict = "held" if held else "contradicted" if alike else "undecided"
+    before, after, counted = exponents[False, False], exponents[True, True], exponents[False, True]
+    verdict = _put_right(before, counted, after)
     results.write_summary(
         out,
         {
@@ -147,12 +140,24 @@ def _grid(rows: Sequence[Row], out: Path) -> str:
     edges = _edges(rows)
     text = (
         f"*The exponent of the best size is that of Chinchilla once warm-up, rate and head are put "
-        f"right*: **{verdict}**; {before} before and {after} after.\n\n"
-        f"At the edge of its search: {', '.join(edges) or 'none'}."
+        f"right*: **{verdict}**; {before} before, {counted} where the head alone is, and {after} "
+        f"after.\n\n"
+        f"At the edge of its search: {', '.join(edges) or 'none'}.{_without(excess)}"
     )
     figure = _falling(points)
     title = "Loss above the floor over tokens, by width, tuned and with a warm-up in proportion"
     return "\n\n".join([results.table(lines), text, figures.save(figure, out, "grid", title)])
+
+
+def _put_right(before: Interval, counted: Interval, after: Interval) -> str:
+    if not all(math.isfinite(x) for x in (*before, *counted, *after)):
+        return "undecided"
+    held = after.low <= _HALF <= after.high and before.value > _LARGE and before.low > _HALF
+    held &= not after.low <= counted.value <= after.high
+    alike = before.low <= after.value <= before.high and after.low <= before.value <= after.high
+    if held == alike:
+        return "undecided"
+    return "held" if held else "contradicted"
 
 
 def _edges(rows: Sequence[Row]) -> list[str]:
@@ -163,6 +168,25 @@ def _edges(rows: Sequence[Row]) -> list[str]:
         for (width, tokens, a), cell in results.group(tuned, "width", "tokens", "a").items()
         if rates.at_edge(cell)
     ]
+
+
+def _without(excess: _Excess) -> str:
+    """The cells that have no logarithm, so that budgets beside them are left out."""
+    named = [
+        f"{' '.join(map(str, key))} after {tokens:,} tokens"
+        for key, cells in excess.items()
+        for tokens, cell in cells.items()
+        if not (cell > 0).all()
+    ]
+    return f" A seed diverged, or fell to the floor: {', '.join(named)}." if named else ""
+
+
+def _means(excess: _Excess) -> dict[tuple, dict[int, float]]:
+    """Of the logarithms, as intervals are."""
+    return {
+        key: {n: math.exp(np.log(x).mean()) for n, x in cells.items()}
+        for key, cells in excess.items()
+    }
 
 
 def _falling(rows: Sequence[Row]) -> figures.Figure:
@@ -194,7 +218,7 @@ def _data(rows: Sequence[Row], out: Path) -> str:
             if row["a"] == a and row["kind"] == "fresh" and row["loss"] is not None
         ]
         floor = fresh[0]["loss"] - fresh[0]["excess"]
-        losses = {n: float(np.mean(x)) + floor for n, x in cells.items()}
+        losses = {n: x + floor for n, x in _means({(a,): cells})[a,].items()}
         fitted, of_fit = fits.with_floor([*losses], [*losses.values()])
         lines.append(
             {"a": a, "law": f"{law:.2f}", "power": str(interval), "floor": f"{floor:.4f}"}
@@ -208,6 +232,7 @@ def _data(rows: Sequence[Row], out: Path) -> str:
     text = (
         f"*The loss falls with the data by a / (1 + a)*: **{verdict}**; of each exponent: "
         f"{', '.join(verdicts)}.\n\nAt the edge of its search: {', '.join(_edges(rows)) or 'none'}."
+        f"{_without(_excess(rows, 'a'))}"
     )
     figure = _falling([row | {"arm": f"a = {row['a']}"} for row in rows if row["kind"] == "fresh"])
     title = "Loss above the floor over tokens, by the exponent of the keys' frequencies"
@@ -225,17 +250,18 @@ def _within(interval: Interval, line: float, most: float) -> str:
 
 def _ladder(rows: Sequence[Row], out: Path) -> str:
     ratios, lines, points = {}, [], []
+    widths, shares, seeds = (
+        sorted({row[name] for row in rows}) for name in ("width", "share", "seed")
+    )
     for (arm,), members in results.group(rows, "arm").items():
         curves = results.group(members, "width", "seed")
-        shares = [row["share"] for row in max(curves.values(), key=len)]
         table = {
             key: [math.nan if row["excess"] is None else row["excess"] for row in curve]
             for key, curve in curves.items()
         }
-        widths = sorted({width for width, _ in table})
         # A seed that diverges before the first reading has no curve at all.
-        seeds = {sum(w == width for w, _ in table) for width in widths}
-        ended = len(seeds) == 1 and all(len(curve) == len(shares) for curve in table.values())
+        ended = len(table) == len(widths) * len(seeds)
+        ended &= all(len(curve) == len(shares) for curve in table.values())
         ratios[arm] = Estimate(math.nan, math.nan, 0)
         if not ended:
             lines.append({"arm": arm, "sizes over seeds": "a seed diverged"})
@@ -257,15 +283,7 @@ def _ladder(rows: Sequence[Row], out: Path) -> str:
             for width, curve in zip(widths, excess.mean(axis=1), strict=True)
             for share, height in zip(shares, curve / curve[-1], strict=True)
         ]
-    one, *others = ratios.values()
-    verdict = "undecided"
-    if others and all(math.isfinite(x.error) for x in (one, *others)):
-        held = one.value < _ONE and all(other.value > _APART for other in others)
-        clear = all(
-            other.value - 2 * one.value > 2 * math.hypot(other.error, 2 * one.error)
-            for other in others
-        )
-        verdict = "held" if held else "undecided" if clear else "contradicted"
+    verdict = _alone(*ratios.values())
     results.write_summary(out, {f"ladder/{arm}": x.value for arm, x in ratios.items()})
     text = (
         f"*Curves of all sizes are one, with muP and a line to 0 alone*: **{verdict}**; the "
@@ -281,8 +299,21 @@ def _ladder(rows: Sequence[Row], out: Path) -> str:
         ylabel="loss above the floor, over its last",
         yscale="log",
     )
-    title = "Curves of five widths, each above the floor and over its own end, by arm"
+    title = "Curves of all widths, each above the floor and over its own end, by arm"
     return "\n\n".join([results.table(lines), text, figures.save(figure, out, "ladder", title)])
+
+
+def _alone(one: Estimate, *others: Estimate) -> str:
+    """Whether the curves of one arm alone are as near as their seeds."""
+    if not others or not all(math.isfinite(x.error) for x in (one, *others)):
+        return "undecided"
+    margins = [
+        (other.value - _APART * one.value, 2 * math.hypot(other.error, _APART * one.error))
+        for other in others
+    ]
+    if one.value < _ONE and all(margin > most for margin, most in margins):
+        return "held"
+    return "contradicted" if any(margin < -most for margin, most in margins) else "undecided"
 
 
 def ratio(excess: np.ndarray, late: np.ndarray) -> Estimate:

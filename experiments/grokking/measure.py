@@ -67,7 +67,8 @@ def measure(
     commuted, others: on those of test whose commuted pair is trained on, and on the others.
     fits_at, generalises_at: the first read steps at which train is above 0.99 and test above 0.95;
       None: none.
-    step: the last one. A training ends at its next reading once it generalises.
+    step: the last one. A training ends at its next reading once it fits and generalises, or where
+      it diverges.
     """
     pairs = split(modulus, share)
     write(workdir, pairs, modulus)
@@ -102,7 +103,8 @@ def measure(
         for update in trainings.steps(rate, seed, batches):
             if update.step % read_every == 0:
                 readings.append({"step": update.step, **read(update.state.params)})
-                if _first(readings[:-1], "test", GENERALISES) is not None:
+                reached = (("train", FITS), ("test", GENERALISES))
+                if all(_first(readings[:-1], name, least) for name, least in reached):
                     break
         rows += [{"kind": "reading", "seed": seed, **reading} for reading in readings]
         rows.append(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.grokking.measure import GENERALISES
 from experiments.harness import figures, results
 from experiments.harness.results import Finished, Row
 
@@ -26,7 +27,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     numbers |= {f"{arm}/generalise": len(_known(members)) for arm, members in arms.items()}
     results.write_summary(out, {f"{part}/{name}": value for name, value in numbers.items()})
     figure = figures.lines(
-        [row for row in rows if row["kind"] == "reading" and row["step"]],
+        _readings(rows),
         x="step",
         y="test",
         by="arm",
@@ -37,6 +38,18 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     title = f"Accuracy on pairs that were not trained on, over training: {part}"
     table = results.table([_line(arm, members) for arm, members in arms.items()])
     return "\n\n".join(filter(None, [table, text, figures.save(figure, out, part, title)]))
+
+
+def _readings(rows: Sequence[Row]) -> list[Row]:
+    """The readings after step 0. One that generalised, and so ended, stays at its last one for as
+    long as others of its arm go on: a mean of the others alone would fall as seeds succeed."""
+    readings = [row for row in rows if row["kind"] == "reading" and row["step"]]
+    for members in results.group(readings, "arm").values():
+        steps = sorted({row["step"] for row in members})
+        for seed in results.group(members, "seed").values():
+            if seed[-1]["test"] > GENERALISES:
+                readings += [seed[-1] | {"step": step} for step in steps if step > seed[-1]["step"]]
+    return readings
 
 
 _Arms = Mapping[Any, Sequence[Row]]
@@ -57,7 +70,7 @@ def _decay(arms: _Arms) -> _Said:
     if _STANDARD in arms:
         ratios = [delay(row) for row in arms[_STANDARD]]
         late = "undecided"
-        if all(ratio > _LATE for ratio in ratios):
+        if all(ratio > _LATE for ratio in ratios) and len(_known(arms[_STANDARD])) > 1:
             late = "held"
         elif all(ratio <= _LATE for ratio in ratios) and _all(arms[_STANDARD]):
             late = "contradicted"
@@ -70,7 +83,8 @@ def _decay(arms: _Arms) -> _Said:
     if 0.0 in arms:
         never = not _known(arms[0.0])
         fit = all(row["fits_at"] is not None for row in arms[0.0])
-        verdict = words[never] if fit or not never else "undecided"
+        whole = len({row["step"] for row in arms[0.0]}) == 1  # none diverged
+        verdict = words[never] if fit and whole or not never else "undecided"
         lines.append(
             f"*Without decay they do not*: **{verdict}**; {len(_known(arms[0.0]))} of "
             f"{len(arms[0.0])} did."
@@ -78,7 +92,7 @@ def _decay(arms: _Arms) -> _Said:
     points = [
         {"seed": row["seed"], "x": math.log(float(str(decay))), "y": math.log(delay(row))}
         for decay, members in arms.items()
-        if decay
+        if decay and _known(members)  # one that is too strong for all seeds has only bounds
         for row in members
     ]
     points = [point for point in points if math.isfinite(point["y"])]
@@ -107,7 +121,7 @@ def _schemes(arms: _Arms) -> _Said:
     spread = float(np.std([np.mean(group) for group in groups.values()], ddof=1))
     p = results.analysis_of_variance(groups.values())
     held = spread > 2 * deviation and p < _SURE
-    verdict = "held" if held else "contradicted" if p > _NONE else "undecided"
+    verdict = "held" if held else "contradicted" if p > _NONE and not named else "undecided"
     text = (
         f"{start}: **{verdict}**; log2 of the step deviates by {spread:.2f} between schemes and by "
         f"{deviation:.2f} between seeds, p = {p:.2g}.{missing}"

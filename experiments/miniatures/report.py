@@ -26,10 +26,20 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     results.write_csv(out / f"{part}.csv", rows)
     names = [name for name in runs[0].labels if name != "part"]
     arms = results.group(rows, *names)
-    lines = [dict(zip(names, key, strict=True)) | _line(members) for key, members in arms.items()]
+    end = _end(rows)
+    named = {key: dict(zip(names, key, strict=True)) for key in arms}
+    lines = [named[key] | _line(members, end) for key, members in arms.items()]
     text, numbers = {"sizes": _sizes, "depth": _depth}.get(part, _schemes)(rows)
     results.write_summary(out, {f"{part}/{name}": value for name, value in numbers.items()})
-    return "\n\n".join(filter(None, [results.table(lines), text, _figure(part, rows, out)]))
+    diverged = [
+        f"{' '.join(map(str, named[key].values()))}, seed {row['seed']}"
+        for key, members in arms.items()
+        for row in last(members, end)
+        if row["step"] < end
+    ]
+    if diverged:
+        text += f"\n\nDiverged, so that nothing is right: {'; '.join(diverged)}."
+    return "\n\n".join([results.table(lines), text, _figure(part, rows, out)])
 
 
 def _figure(part: str, rows: Sequence[Row], out: Path) -> str:
@@ -49,16 +59,20 @@ def _figure(part: str, rows: Sequence[Row], out: Path) -> str:
 # Numbers -----------------------------------------------------------------------------------------
 
 
-def last(rows: Iterable[Row], of: str = "all") -> list[Row]:
+def last(rows: Iterable[Row], end: int, of: str = "all") -> list[Row]:
     """The last reading of each seed of each arm, of answers of one kind.
 
-    A training that ends before the others has diverged: nothing it answers is right.
+    end: the last step of all; a training that ends before it has diverged: nothing it answers is
+      right.
     """
     labels = ("task", "size", "layers", "scheme", "positions", "seed")
     rows = [row for row in rows if row["of"] == of]
     readings = {tuple(row.get(name) for name in labels): row for row in rows}
-    steps = max((row["step"] for row in rows), default=0)
-    return [row if row["step"] == steps else row | {"accuracy": 0.0} for row in readings.values()]
+    return [row if row["step"] == end else row | {"accuracy": 0.0} for row in readings.values()]
+
+
+def _end(rows: Iterable[Row]) -> int:
+    return max(row["step"] for row in rows)
 
 
 def logit(row: Row) -> float:
@@ -84,14 +98,14 @@ def begins(rows: Iterable[Row]) -> list[int | None]:
     ]
 
 
-def _line(rows: Sequence[Row]) -> Row:
+def _line(rows: Sequence[Row], end: int) -> Row:
     """What the table says of an arm."""
-    ends = last(rows)
+    ends = last(rows, end)
     learn = sum(row["accuracy"] >= _LEARNS for row in ends)
     low, high = wilson(learn, len(ends))
     steps = [step for step in begins(rows) if step is not None]
     kinds = [kind for kind in dict.fromkeys(row["of"] for row in rows) if kind != "all"]
-    by_kind = [f"{_mean(row['accuracy'] for row in last(rows, kind)):.2f}" for kind in kinds]
+    by_kind = [f"{_mean(row['accuracy'] for row in last(rows, end, kind)):.2f}" for kind in kinds]
     line = {
         "learn": f"{learn} of {len(ends)} ({low:.2f} to {high:.2f})",
         "t*": f"{np.exp(_mean(map(math.log, steps))):.0f}" if steps else "never",
@@ -114,7 +128,7 @@ def _mean(values: Iterable[float]) -> float:
 
 def _sizes(rows: Sequence[Row]) -> _Said:
     """Of each task, the sizes that are neither too small nor too large."""
-    ends = results.group(last(rows), "task", "size")
+    ends = results.group(last(rows, _end(rows)), "task", "size")
     means = {key: _mean(row["accuracy"] for row in members) for key, members in ends.items()}
     low, high = _BETWEEN
     between = {
@@ -130,7 +144,7 @@ def _depth(rows: Sequence[Row]) -> _Said:
     """The lines of depth; undecided without all layers and three seeds."""
     names = int(HOPS.split()[0])
     cells = {
-        (layers, hops): [row["accuracy"] for row in last(members, str(hops))]
+        (layers, hops): [row["accuracy"] for row in last(members, _end(rows), str(hops))]
         for (layers,), members in results.group(rows, "layers").items()
         for hops in (1, 2, 4)
     }
@@ -150,8 +164,7 @@ def _depth(rows: Sequence[Row]) -> _Said:
             f"{solved(2, 1)} of two layers are above 0.9.",
             f"*Twice the hops take a layer more*: "
             f"**{_verdict(complete, doubling, solved(2, 4) > 0)}**; above 0.9 are {solved(3, 2)} "
-            f"seeds of three layers at two hops, {solved(4, 4)} of four at four, and "
-            f"{solved(2, 4)} of two at four.",
+            f"seeds of three layers at two hops, and {solved(2, 4)} of two at four.",
         ]
     )
     numbers = {f"{layers}/{hops}": _mean(cell) for (layers, hops), cell in cells.items() if cell}
@@ -163,7 +176,7 @@ def _schemes(rows: Sequence[Row]) -> _Said:
 
     Undecided without all arms and two seeds of each, and where none learns.
     """
-    ends = results.group(last(rows), "scheme", "positions")
+    ends = results.group(last(rows, _end(rows)), "scheme", "positions")
     logits = {key: [logit(row) for row in members] for key, members in ends.items()}
     complete = len(logits) == len(SCHEMES) * len(POSITIONS)
     complete &= all(len(cell) >= 2 for cell in logits.values())

@@ -15,7 +15,7 @@ from transformer_jax.data.read.examples import Examples, SourceSettings
 from transformer_jax.data.read.sources import TEXTS, Columns, Generated
 
 NAMES = string.ascii_lowercase
-QUESTIONS = 10  # of a row at most
+QUESTIONS = 3  # of a row at most: of all names, the last answers would be what is left
 MODULUS = 7
 LEAVES = "123"
 SPLITS = {"train": 100_000, "validation": 256}  # rows

@@ -7,6 +7,7 @@ import pytest
 
 from experiments.exponents import fits, measure, report
 from transformer_jax.data.corpora import zipf
+from transformer_jax.tools.reports.intervals import Estimate
 
 ALPHA, BETA = 0.34, 0.28  # of Hoffmann et al. 2022, 2203.15556, as remembered: any do here
 
@@ -97,6 +98,40 @@ def test_a_number_is_beside_a_line_where_all_of_its_interval_is():
         (0.33, math.nan, math.nan, "undecided"),
     ):
         assert report._within(report.Interval(value, low, high), 1 / 3, 0.05) == said
+
+
+@pytest.mark.parametrize(
+    ("before", "counted", "after", "said"),
+    [
+        ((0.7, 0.65, 0.75), (0.65, 0.6, 0.7), (0.5, 0.45, 0.55), "held"),
+        ((0.7, 0.65, 0.75), (0.54, 0.5, 0.58), (0.5, 0.45, 0.55), "undecided"),  # bookkeeping
+        ((0.62, 0.51, 0.75), (0.7, 0.6, 0.8), (0.55, 0.45, 0.65), "undecided"),  # both
+        ((0.62, 0.55, 0.7), (0.6, 0.5, 0.7), (0.6, 0.55, 0.7), "contradicted"),
+        ((0.7, 0.65, 0.75), (0.65, 0.6, 0.7), (0.5, math.nan, math.nan), "undecided"),
+    ],
+)
+def test_an_exponent_is_put_right_by_more_than_counting_the_head(before, counted, after, said):
+    assert report._put_right(*(report.Interval(*each) for each in (before, counted, after))) == said
+
+
+@pytest.mark.parametrize(
+    ("ratios", "said"),
+    [
+        ([(0.8, 0.1), (3, 0.2), (4, 0.3)], "held"),
+        ([(0.8, 0.1), (3, 1.0), (4, 0.3)], "undecided"),
+        ([(1.2, 0.3), (5, 1.5), (4, 1.5)], "undecided"),
+        ([(0.8, 0.1), (1, 0.1), (4, 0.3)], "contradicted"),
+        ([(0.8, 0.1), (1, math.nan), (4, 0.3)], "undecided"),
+    ],
+)
+def test_curves_of_one_arm_alone_are_one(ratios, said):
+    assert report._alone(*(Estimate(value, error, 4) for value, error in ratios)) == said
+
+
+def test_cells_without_a_logarithm_are_named():
+    excess = {(True, 16): {1024: np.array([0.5, 0.4]), 2048: np.array([0.5, math.nan])}}
+    assert "True 16 after 2,048 tokens" in report._without(excess)
+    assert report._without({(True, 16): {1024: np.array([0.5, 0.4])}}) == ""
 
 
 @pytest.mark.parametrize("readings", [0, 5])

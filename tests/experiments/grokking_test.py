@@ -80,6 +80,12 @@ def test_lines_on_decay():
     assert report._decay(against)[0].count("**contradicted**") == 3
     text, _ = report._decay({0.0: arm(100, None), 0.1: arm(None, None)})
     assert text.count("**undecided**") == 2 and "contradicted" not in text
+    # That none generalises is not that they do so late.
+    bounds = {0.0: arm(100, None), 0.1: arm(100, None), 0.3: arm(100, 900), 1.0: arm(100, 500)}
+    words = [line.split("**")[1] for line in report._decay(bounds)[0].split("\n\n")]
+    assert words == ["undecided", "held", "undecided"]
+    diverged = training(0, 100, None) | {"step": 40}
+    assert report._decay({0.0: [*arm(100, None)[1:], diverged]})[0].count("**undecided**") == 2
     # Four points have no deviation from the three lines of their seeds.
     seeds = {0.1: (0, 1), 0.3: (0,), 1.0: (2,)}
     few = {decay: [training(seed, 100, 900) for seed in own] for decay, own in seeds.items()}
@@ -92,4 +98,19 @@ def test_the_line_on_schemes_leaves_out_what_never_generalises():
     text, _ = report._schemes(apart)
     assert "**held**" in text and "left out: d" in text
     assert "**contradicted**" in report._schemes({name: arm(100, 900) for name in "abc"})[0]
+    alike = {name: arm(100, 900) for name in "abc"}
+    assert "**undecided**" in report._schemes(alike | {"d": arm(100, None)})[0]
     assert "**undecided**" in report._schemes({"a": arm(100, 900), "b": arm(100, None)})[0]
+
+
+def test_a_training_that_generalised_stays_in_the_mean_of_its_arm():
+    rows = [
+        {"kind": "reading", "arm": 1.0, "seed": seed, "step": step, "test": step / ends}
+        for seed, ends in enumerate((40, 80))
+        for step in range(0, ends + 1, 20)
+    ]
+    at = {
+        step: sorted(row["test"] for row in report._readings(rows) if row["step"] == step)
+        for step in (20, 60, 80)
+    }
+    assert at == {20: [0.25, 0.5], 60: [0.75, 1.0], 80: [1.0, 1.0]}
