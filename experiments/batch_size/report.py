@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,12 @@ def _tuned(rows: Sequence[Row], out: Path) -> str:
             [row for row in rows if row["kind"] == "search"], "arm", "batch"
         ).items()
     }
-    text, numbers = _half_lives(losses, searched) if part == "beta2" else _gaps(losses)
+    edges = {
+        key
+        for key, members in results.group(rows, "arm", "batch").items()
+        if rates.at_edge(members)
+    }
+    text, numbers = _half_lives(losses, searched) if part == "beta2" else _gaps(losses, edges)
     means = {f"{part}/{arm}/{batch}": float(np.mean(x)) for (arm, batch), x in losses.items()}
     results.write_summary(out, means | numbers)
     figure = figures.lines(
@@ -107,10 +112,16 @@ def _half_lives(losses: _Losses, searched: Mapping[tuple[str, int], float]) -> _
     against = losses[chosen[AT], AT] if AT in chosen else [math.nan]
     smaller = results.difference(one_row, against, deviation)
     fixed = results.difference(one_row, losses.get(("0.95", first), [math.nan]), deviation)
-    optima = ", ".join(f"{half_lives[place]} at {batch}" for batch, place in best.items())
+    ends = "at the end of the grid "
+    optima = ", ".join(
+        f"{half_lives[place]} {ends * (place in (0, len(half_lives) - 1))}at {batch}"
+        for batch, place in best.items()
+    )
+    worse = sum(len(half_lives) - len(places) for places in as_good.values())
     text = (
         f"*The best half-life in tokens is the same for all sizes*: "
-        f"**{same if known else 'undecided'}**; {optima}.\n\n"
+        f"**{same if known else 'undecided'}**; {optima}. Worse than the best of their size by two "
+        f"errors: {worse} of {len(batches) * (len(half_lives) - 1)}.\n\n"
         f"*A batch of one row is as good as one of 16*: **{results.at_most(smaller, _NEAR)}**; "
         f"{smaller:+} nats.\n\n"
         f"*A fixed beta2 of 0.95 is worse there*: **{results.at_most(fixed, -_LOST)}**; with the "
@@ -123,8 +134,11 @@ def _half_lives(losses: _Losses, searched: Mapping[tuple[str, int], float]) -> _
     }
 
 
-def _gaps(losses: _Losses) -> _Said:
-    """What SGD and Adafactor have more than AdamW, by size."""
+def _gaps(losses: _Losses, edges: Collection[tuple[str, int]] = ()) -> _Said:
+    """What SGD and Adafactor have more than AdamW, by size.
+
+    edges: whose rate is at the edge of its search, so that they may be better than they are here.
+    """
     deviation = results.pooled_deviation(losses.values())
     batches = sorted({batch for _, batch in losses})
     gaps = {
@@ -135,7 +149,13 @@ def _gaps(losses: _Losses) -> _Said:
     small, large = gaps["sgd", batches[0]], gaps["sgd", batches[-1]]
     error = math.hypot(small.error, _LEFT * large.error)
     excess = Estimate(small.value - _LEFT * large.value, error, small.freedom)
-    verdict = results.at_most(excess) if large.counts else "undecided"
+    verdict = results.at_most(excess) if large.counts and large.value > 0 else "undecided"
+    doubtful = {
+        "held": {("adamw", batches[0]), ("sgd", batches[-1])},
+        "contradicted": {("sgd", batches[0]), ("adamw", batches[-1])},
+    }
+    if doubtful.get(verdict, set()) & {*edges}:
+        verdict = "undecided"
     listing = "; ".join(
         f"{name} {', '.join(f'{gaps[name, batch]:+} at {batch}' for batch in batches)}"
         for name in ("sgd", "adafactor")
@@ -162,9 +182,8 @@ def _noise(rows: Sequence[Row], out: Path) -> str:
         for (step,), members in results.group(rows, "step").items()
     ]
     results.write_summary(out, {f"noise/{step}": scale for step, scale in by_step.items()})
-    scales = [{**row, "scale": row["trace"] / row["square"], "arm": "simple"} for row in rows]
     figure = figures.lines(
-        [row for row in scales if row["scale"] > 0],
+        [{"step": step, "scale": x, "arm": "simple"} for step, x in by_step.items() if x > 0],
         x="step",
         y="scale",
         by="arm",
@@ -217,12 +236,13 @@ def tokens_to(losses: Mapping[int, float], target: float) -> float:
 
 def _critical(rows: Sequence[Row], out: Path) -> str:
     fresh = [row for row in rows if row["kind"] == "fresh"]
-    points, lines = [], []
+    points, lines, floored = [], [], 0
     for (width, seed), members in results.group(fresh, "width", "seed").items():
         curves = {row["batch"]: _curve(row) for row in members}
         for target in sorted(set().union(*curves.values()))[FIRST_TARGET::2]:
             loss = min(curve.get(target, math.inf) for curve in curves.values())
             tokens = {batch: tokens_to(curve, loss) for batch, curve in curves.items()}
+            floored += min(tokens, key=tokens.__getitem__) == min(tokens)
             batch = critical_batch(tokens) * LENGTH
             # Of the layers, without embeddings.
             point = {"width": width, "seed": seed, "tokens": target, "parameters": 36 * width**2}
@@ -234,10 +254,24 @@ def _critical(rows: Sequence[Row], out: Path) -> str:
             )
     known = [point for point in points if math.isfinite(point["batch"])]
     by_tokens = _slope(known, "tokens", "width")
-    by_size = _slope(known, "parameters", "tokens")
+    # The targets of a training are not independent: a point for each.
+    trained = [
+        {"width": width, "seed": seed, "parameters": members[0]["parameters"], "targets": "all"}
+        | {"batch": math.exp(np.mean([math.log(point["batch"]) for point in members]))}
+        for (width, seed), members in results.group(known, "width", "seed").items()
+    ]
+    by_size = _slope(trained, "parameters", "targets")
     grows = results.at_most(by_tokens._replace(value=-by_tokens.value), -_SLOPE)
     grows = "undecided" if grows == "held" and not by_tokens.counts else grows
     flat = results.at_most(by_size._replace(value=abs(by_size.value)), _FLAT)
+    if len(known) < len(points):
+        grows = flat = "undecided"
+    # A critical batch below the smallest size is read as one beyond it: slopes are too near to 0.
+    if floored > len(points) / 2:
+        grows, flat = (
+            "undecided" if verdict == bent else verdict
+            for verdict, bent in ((grows, "contradicted"), (flat, "held"))
+        )
     numbers = {"tokens": by_tokens.value, "parameters": by_size.value}
     results.write_summary(out, {f"critical/slope/{x}": value for x, value in numbers.items()})
     edges = [
@@ -249,11 +283,12 @@ def _critical(rows: Sequence[Row], out: Path) -> str:
         f"*The critical batch grows with data*: **{grows}**; slope {by_tokens:+} on the log of "
         f"tokens.\n\n*It does not with the model's size*: **{flat}**; slope {by_size:+} on the log "
         f"of parameters.\n\n{len(points) - len(known)} of {len(points)} lie beyond the largest "
-        f"batch and are left out. The best rate is at the edge of its search for: "
+        f"batch and are left out; of {floored} the smallest takes the least tokens. The best rate "
+        f"is at the edge of its search for: "
         f"{', '.join(edges) or 'none'}."
     )
     figure = figures.lines(
-        points,
+        known,
         x="tokens",
         y="batch",
         by="width",

@@ -121,7 +121,7 @@ def critical(quick: bool) -> list[Run]:
             {
                 "part": "critical",
                 "start": RATE / 2 * (batch / AT) ** 0.5,
-                "most": 3 if quick else 4,
+                "most": 3 if quick else 6,
                 "at": [reading * step for reading in READINGS],
             },
             model__d_model=width,

@@ -1,5 +1,6 @@
 """Speed-ups over AdamW by width, each optimizer at its best cell; the lines of the protocol."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -143,8 +144,14 @@ def _speed_up(name: str, steps: int) -> _Number:
 
 
 def _swapped(at_half: Mapping[str, float], at_end: Mapping[str, float]) -> float:
-    """The share of pairs whose order at half of the steps is not that at the end."""
-    pairs = list(combinations(at_end, 2))
+    """The share of pairs whose order at half of the steps is not that at the end; of those that
+    have both losses."""
+    names = [
+        name for name in at_end if math.isfinite(at_half[name]) and math.isfinite(at_end[name])
+    ]
+    pairs = list(combinations(names, 2))
+    if not pairs:
+        return math.nan
     return float(
         np.mean([(at_half[a] - at_half[b]) * (at_end[a] - at_end[b]) < 0 for a, b in pairs])
     )
@@ -155,9 +162,10 @@ def _lines(
 ) -> tuple[str, dict[str, float]]:
     claimed = [name for name in _CLAIMED if name in ups]
 
-    def swaps(means: _Means) -> float:
+    def swaps(means: _Means, without: str = "") -> float:
         halves, ends = (
-            {name: float(means[name, steps, "yes"][when]) for name in ups} for when in (_HALF, _END)
+            {name: float(means[name, steps, "yes"][when]) for name in ups if name != without}
+            for when in (_HALF, _END)
         )
         return _swapped(halves, ends)
 
@@ -169,6 +177,8 @@ def _lines(
         return float(np.median([_speed_up(name, steps)(means) for name in claimed]))
 
     swap, inflated, middle = (bootstrap(x, losses) for x in (swaps, inflation, median))
+    # Whose rate does not decay
+    decaying = bootstrap(functools.partial(swaps, without="schedule_free"), losses)
     complete = len(claimed) == len(_CLAIMED) and math.isfinite(middle.value)
     faster = _least_of(ups[best], _FASTER)
     if faster != "held" and _is_end(ups[best], losses, steps):
@@ -183,7 +193,7 @@ def _lines(
         f"**{results.at_most(middle, _MEDIAN) if complete else 'undecided'}**; "
         f"{_text(middle)} times, of {len(claimed)}.\n\n"
         f"*Ranks swap while the rate decays*: **{_least_of(swap, _SWAPPED)}**; {_text(swap)} of "
-        f"the pairs.\n\n"
+        f"the pairs, {_text(decaying)} without schedule-free's.\n\n"
         f"*AdamW that is not tuned makes others look faster*: "
         f"**{slower}**; it takes {_text(inflated)} times the steps to "
         f"tuned AdamW's loss."
@@ -212,7 +222,7 @@ def _over_widths(summary: Mapping[str, float | None]) -> str:
     values, errors = (np.array(column, np.float64) for column in columns)
     line = "*The best speed-up falls with width*: **"
     if not (np.isfinite(values).all() and np.isfinite(errors).all()):
-        return f"{line}undecided**; not all of the three widths are there."
+        return f"{line}undecided**; of a width it is not there, or only bounded."
     x = np.log2(_WIDTHS)
     # Widths are equally spaced, so the slope is that between the outer two.
     error = math.hypot(errors[0], errors[-1]) / (x[-1] - x[0])

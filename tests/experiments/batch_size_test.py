@@ -1,5 +1,6 @@
 """Searches of rates, tokens to a loss, critical batches, the noise of made gradients, verdicts."""
 
+import itertools
 import math
 
 import numpy as np
@@ -116,6 +117,41 @@ def test_what_sgd_loses_has_to_count_where_batches_are_large():
     for sgd, said in (({1: 2.1, 256: 3.0}, "held"), ({1: 2.5, 256: 3.0}, "contradicted"),
                       ({1: 2.0, 256: 2.2}, "undecided")):  # fmt: skip
         assert f"**{said}**" in report._gaps(losses(sgd=sgd, **arms))[0]
+    better = losses(sgd={1: 2.0, 256: 2.1}, **arms)
+    assert "**undecided**" in report._gaps(better)[0]
+    # What may be better than it is here does not turn the line the other way.
+    for sgd, at_edge in (({1: 2.1, 256: 3.0}, ("sgd", 256)), ({1: 2.5, 256: 3.0}, ("sgd", 1))):
+        assert "**undecided**" in report._gaps(losses(sgd=sgd, **arms), {at_edge})[0]
+
+
+def trainings(tokens):
+    """Rows of `critical` that reach a loss of 1 / T after tokens(size, width, T) tokens."""
+    targets = [2**n * 1_000 for n in range(6)]
+    for width, seed, batch in itertools.product((16, 32, 64), (1, 2), (1, 4, 16, 64)):
+        readings = {t: tokens(batch, width, t) * (1 + 0.001 * seed) for t in targets}
+        at = np.log([*readings.values()])
+        curve = {f"loss_{t}": float(np.exp(-np.interp(math.log(t), at, np.log(targets))))
+                 for t in targets}  # fmt: skip
+        row = {"width": width, "seed": seed, "batch": batch, "kind": "fresh", "learning_rate": 2.0}
+        yield row | curve
+        yield from (row | {"kind": "search", "learning_rate": rate} for rate in (1.0, 2.0, 4.0))
+
+
+def test_lines_on_critical_batches(tmp_path, undrawn):
+    def said(tokens):
+        text = report._critical(list(trainings(tokens)), tmp_path)
+        return [line.split("**")[1] for line in text.split("\n\n")[1:3]]
+
+    # Of 1 row too few are left in the average: the least is at 4 or 16.
+    def best_inside(batch, width, t):
+        return t * (1 + batch / (0.3 * t**0.5)) * (1 + 2 / batch)
+
+    def smallest(batch, width, t):
+        return t * (1 + batch / 20)
+
+    grows, flat = said(best_inside)
+    assert grows == "held" and flat == "held"
+    assert said(smallest) == ["undecided", "undecided"]
 
 
 @pytest.mark.long

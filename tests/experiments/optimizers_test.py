@@ -70,6 +70,13 @@ def test_verdicts_follow_the_lines_of_the_protocol(monkeypatch):
     assert "median*: **undecided**" in lines(losses(few))[0]
 
 
+def test_pairs_of_which_one_diverged_are_not_counted_as_in_order():
+    half, end = {"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 3.0, "b": 2.0, "c": 1.0}
+    assert report._swapped(half, end) == 1
+    assert report._swapped(half | {"d": 4.0}, end | {"d": math.nan}) == 1
+    assert math.isnan(report._swapped(half, dict.fromkeys(end, math.nan)))
+
+
 def test_the_slope_over_widths_waits_for_all_of_them():
     summary = {f"d{width}/best": 1.6 - 0.1 * n for n, width in enumerate((32, 64, 128))}
     assert "**undecided**" in report._over_widths(summary)
