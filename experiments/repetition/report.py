@@ -62,7 +62,8 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     title = f"Validation loss at the end over the weight decay, by width: {setting}"
     texts.append(figures.save(over, out, f"{name}_decays", title))
     middle = [row for row in rows if row["kind"] == "reading" and row["width"] == 64]
-    first = min((row["seed"] for row in middle), default=0)  # of the grid; fresh ones are of two decays alone
+    # Of the grid: fresh seeds are of two decays alone.
+    first = min((row["seed"] for row in middle), default=0)
     curves = figures.lines(
         [row | {"by": f"decay {row['decay']:g}"} for row in middle if row["seed"] == first],
         x="step",
