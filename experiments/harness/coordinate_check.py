@@ -9,7 +9,7 @@ import numpy as np
 from experiments.harness import results
 from experiments.harness.results import Row
 from experiments.harness.trainings import Trainings
-from transformer_jax.tools.coordinate_check import coordinates
+from transformer_jax.tools import coordinate_check as coordinates
 
 _STEPS = 10
 

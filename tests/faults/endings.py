@@ -19,7 +19,7 @@ from tests.whole import command_line
 from transformer_jax.inspection import memory
 from transformer_jax.run import Run
 from transformer_jax.runs.workdir import read_results
-from transformer_jax.tools.coordinate_check import command as coordinate_check
+from transformer_jax.tools import coordinate_check
 from transformer_jax.tools.preflight import report as preflight
 from transformer_jax.tools.show import inspect
 

@@ -52,7 +52,7 @@ COMMANDS = {
     "look": Command("tools.pages.command:look", ("checkpoint", "input", "output")),
     "inspect": Command("tools.show.inspect:inspect", needs_workdir=False),
     "check_parameterization": Command(
-        "tools.coordinate_check.command:check_parameterization",
+        "tools.coordinate_check:check_parameterization",
         needs_workdir=False,
         joins_hosts=False,
     ),

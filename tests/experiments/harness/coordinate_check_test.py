@@ -10,7 +10,7 @@ from experiments.harness import coordinate_check
 from experiments.harness.trainings import Trainings
 from tests.experiments import tiny
 from transformer_jax.config.build import build
-from transformer_jax.tools.coordinate_check import coordinates
+from transformer_jax.tools import coordinate_check as coordinates
 
 STEPS, RATE = 12, 0.01
 

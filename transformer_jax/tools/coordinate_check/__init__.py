@@ -1,1 +1,0 @@
-"""Whether activations keep their size as a model grows: `launch.sh check_parameterization`."""
