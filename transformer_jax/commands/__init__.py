@@ -68,7 +68,7 @@ COMMANDS = {
     "export": Command("tools.convert.commands:export", ("checkpoint", "output")),
     # It needs no devices, and so nobody else.
     "preflight": Command(
-        "tools.preflight.command:preflight",
+        "tools.preflight.report:preflight",
         ("search", "explain"),
         needs_workdir=False,
         joins_hosts=False,

@@ -1,7 +1,7 @@
 """The slices that TPUs come in, by the accelerator types that Google names.
 
 It imports the standard library and `chips` alone: the Cloud TPU launcher reads these names where
-nothing else is installed. `topology` makes devices of them.
+nothing else is installed. `preflight` makes devices of them.
 """
 
 import dataclasses

@@ -5,20 +5,28 @@ the roofline allows (Williams et al. 2009): nothing is run, and real steps are s
 """
 
 import dataclasses
+import importlib.util
 import itertools
 import math
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental import topologies
 
+from transformer_jax.config.build import build
+from transformer_jax.config.load import replace
+from transformer_jax.configs.default import Config
 from transformer_jax.devices.chips import Peak, local_peak
 from transformer_jax.devices.mesh import AXES
 from transformer_jax.inspection.flops import model_flops
 from transformer_jax.models.layers.stack import REMAT
+from transformer_jax.process import machine
 from transformer_jax.run import Run
 from transformer_jax.tools import accelerators
-from transformer_jax.tools.preflight import explain, topology
+from transformer_jax.tools.preflight import explain
 from transformer_jax.tools.preflight.program import (
     Program,
     TooLarge,
@@ -46,6 +54,28 @@ class Target:
     peak: Peak | None
 
 
+def preflight(config: Config, workdir: Path | None, searched: bool, explained: bool) -> int:
+    """Prints what the run needs of the devices of mesh.topology, without having or using them.
+
+    Args:
+      searched: instead which meshes and remat policies fit, fastest first.
+      explained: also what moves the memory.
+
+    Raises:
+      ValueError: both are asked for.
+    """
+    if searched and explained:
+        raise ValueError("--search compiles many programs and --explain one: leave one of them out")
+    of = target(config.mesh.topology)
+
+    def make(changes: Changes) -> Run:
+        return build(replace(config, changes), workdir, of.devices)
+
+    for text in search(make, of) if searched else report(make, of, explained=explained):
+        print(text, flush=True)
+    return 0
+
+
 def target(accelerator: str) -> Target:
     """The slice of an accelerator type, or ("") the devices of this machine.
 
@@ -55,11 +85,44 @@ def target(accelerator: str) -> Target:
     """
     if accelerator:
         of = accelerators.parse(accelerator)
-        return Target(str(of), topology.devices(of), of.memory, of.peak)
+        return Target(str(of), _absent_devices(of), of.memory, of.peak)
     devices = jax.devices()
     name = f"this machine: {len(devices)} device{'s' * (len(devices) > 1)} {devices[0].device_kind}"
     peak = local_peak(devices[0])
-    return Target(name, devices, topology.local_memory(devices[0]), peak)
+    # Bytes that programs on one device may fill.
+    stats = devices[0].memory_stats() or {}
+    memory = stats.get("bytes_limit", machine.memory().whole / len(jax.local_devices()))
+    return Target(name, devices, memory, peak)
+
+
+def _absent_devices(of: accelerators.Slice) -> list[Any]:
+    """Those of a TPU slice that nobody has, which can be compiled for.
+
+    Raises:
+      RuntimeError: libtpu, which has the compiler, is not installed.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise RuntimeError(
+            "compiling for a TPU needs libtpu, which has its compiler: run ./launch.sh preflight, "
+            "which keeps it in an environment of its own, or pip install 'transformer_jax"
+            "[preflight]' and set JAX_PLATFORMS=cpu"
+        )
+    # Otherwise it looks for the TPU of this machine, and complains that there is none.
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+    # There is no TPU here for which two processes could compete.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    sizes = [int(size) for size in of.shape.split("x")]
+    flat = len(sizes) == 2
+    wrapped = [size == 16 for size in (*sizes, 1)] if flat else [of.chips >= 64] * 3
+    return topologies.get_topology_desc(
+        platform="tpu",
+        topology_name=f"{of.generation}:{of.shape}",
+        chips_per_host_bounds=of.host,
+        wrap=tuple(wrapped),
+        num_slices=of.slices,
+        **of.tpu.options,
+    ).devices
 
 
 def report(make: Callable[[Changes], Run], of: Target, *, explained: bool) -> Iterator[str]:
