@@ -56,7 +56,7 @@ COMMANDS = {
         needs_workdir=False,
         joins_hosts=False,
     ),
-    "replay": Command("tools.replay.command:replay", ("step",)),
+    "replay": Command("tools.replay:replay", ("step",)),
     "import": Command(
         "tools.convert.commands:import_",
         (

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +13,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
 
+from transformer_jax.commands.opening import lock, save
+from transformer_jax.commands.restore import check
+from transformer_jax.commands.start import begin, start
+from transformer_jax.config.build import built
+from transformer_jax.configs.default import Config
 from transformer_jax.devices.mesh import Streams, place
-from transformer_jax.inspection.memory import compiled_step
+from transformer_jax.inspection import memory
 from transformer_jax.inspection.observed import (
     Observed,
     no_perturbations,
@@ -20,11 +27,13 @@ from transformer_jax.inspection.observed import (
     output_gradients,
     sublayers,
 )
+from transformer_jax.models import FAMILIES
 from transformer_jax.models.family import Batch, Model, Params, parameter_name, with_memory
 from transformer_jax.models.transformer.config import TransformerConfig, stacks
 from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.process import hosts, progress
 from transformer_jax.run import Run
+from transformer_jax.runs.workdir import CONFIG, REPLAY, is_writable, read_fork
 from transformer_jax.training.losses import Loss
 from transformer_jax.training.state import State
 from transformer_jax.training.step import TrainSettings, is_finite, micro_batches
@@ -46,7 +55,62 @@ class BadStep(NamedTuple):
     tensor: str | None
 
 
-def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | None:
+def replay(config: Config, workdir: Path, step: int | None) -> int:
+    """Trains again up to a step, in float32, and names what became non-finite first.
+
+    Starts from the last checkpoint before the step, or where there is none from the beginning.
+    What it finds is kept in replay.json, if the work directory can be written.
+    """
+    if not (workdir / CONFIG).exists():
+        raise FileNotFoundError(f"there is no run in {workdir} to replay: train there first")
+    if not FAMILIES[config.model.family].inspected:
+        raise ValueError(
+            "replay names sublayers of a Transformer, which a model of model.family="
+            f"{config.model.family!r} does not have; metrics.jsonl has its gradient norms"
+        )
+    if writable := hosts.first(lambda: is_writable(workdir)):
+        lock(workdir)
+    with built(config, workdir) as run:
+        if step is None or not 1 <= step <= run.train.steps:
+            raise ValueError(f"replay needs a --step=N of 1 to {run.train.steps}, got {step}")
+        memory.check(run, memory.replay(run))
+        checkpoints = run.checkpoints(workdir)
+        before = [saved for saved in checkpoints.steps() if saved < step]
+        newest = checkpoints.find(before[-1]) if before else None
+        if newest is None and (trunk := read_fork(workdir)):
+            raise FileNotFoundError(
+                f"this run is a fork, of step {trunk['step']} of {trunk['run']}, and has no "
+                f"checkpoint before step {step}: give a later --step, or fork anew elsewhere"
+            )
+        if newest is not None:
+            check(run, workdir, newest)
+        streams = run.train_streams()
+        if newest is not None:
+            state = start(run, workdir, newest, streams, bad=step)
+        else:
+            state = begin(run, streams, workdir, keep=False)
+        print(f"Replaying from step {int(state.step)} to {step} in float32.")
+        finding = _finding(run, train_again(run, state, streams, step))
+        print(finding)
+        if writable:
+            save(workdir / REPLAY, json.dumps({"step": step, "found": finding}, indent=1) + "\n")
+        return 0
+
+
+def _finding(run: Run, bad: BadStep | None) -> str:
+    if bad is None:
+        return (
+            "Everything is finite. If training was not, at these steps, then it ran on another "
+            f"machine or version, or range or rounding of {run.model.config.dtype} is to blame."
+        )
+    tensor = bad.tensor or "none, when its parts are computed one by one"
+    return (
+        f"Step {bad.step} is bad: loss {bad.loss}, gradient norm {bad.gradient_norm}.\n"
+        f"Its first tensor that is not finite: {tensor}"
+    )
+
+
+def train_again(run: Run, state: State, streams: Streams, step: int) -> BadStep | None:
     """Trains in float32 from `state` to `step`, or to the first bad step before it.
 
     Batches and dropout are the run's own; `streams` must stand where `state` left them. Returns
@@ -56,7 +120,9 @@ def replay(run: Run, state: State, streams: Streams, step: int) -> BadStep | Non
     steps = step - int(state.step)
     # By default GPUs and TPUs multiply in lower precision.
     with jax.default_matmul_precision("highest"):
-        train_step = compiled_step(run, run.train_step(functools.partial(with_memory, model)))
+        train_step = memory.compiled_step(
+            run, run.train_step(functools.partial(with_memory, model))
+        )
         with progress.bar("Training again", total=steps, unit="steps") as advance:
             for _ in range(steps):
                 batch = place(run.mesh, next(streams))

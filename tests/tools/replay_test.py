@@ -16,7 +16,7 @@ from tests.training.tiny import compiled_step, make_settings, make_states
 from transformer_jax.models.family import parameter_name, with_memory
 from transformer_jax.models.memory import shapes
 from transformer_jax.tasks import TASKS
-from transformer_jax.tools.replay import replay
+from transformer_jax.tools import replay
 
 LOSS = TASKS["translation"].bound_loss(loss_settings(0.0))
 SGD: optax.GradientTransformation = optax.sgd(0.1)
