@@ -6,7 +6,6 @@ from transformer_jax.tools.convert import (
     detr,
     gemma,
     gpt2,
-    gpt_neo,
     llama,
     modernbert,
     neox,
@@ -21,7 +20,7 @@ from transformer_jax.tools.convert.family import Family
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        *(gpt2.GPT2, opt.OPT, gpt_neo.GPT_NEO, neox.GPT_NEOX, neox.PHI),
+        *(gpt2.GPT2, opt.OPT, gpt2.GPT_NEO, neox.GPT_NEOX, neox.PHI),
         *(llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, llama.SMOLLM3, llama.PHI3),
         *(gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, olmo.OLMO, olmo.OLMO2, olmo.OLMO3),
         *(bert.BERT, bert.ROBERTA, bert.XLM_ROBERTA, bert.CAMEMBERT),
