@@ -9,7 +9,6 @@ from transformer_jax.tools.convert import (
     llama,
     modernbert,
     neox,
-    olmo,
     opt,
     t5,
     vit,
@@ -22,7 +21,7 @@ FAMILIES: dict[str, Family] = {
     for family in (
         *(gpt2.GPT2, opt.OPT, gpt2.GPT_NEO, neox.GPT_NEOX, neox.PHI),
         *(llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, llama.SMOLLM3, llama.PHI3),
-        *(gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, olmo.OLMO, olmo.OLMO2, olmo.OLMO3),
+        *(gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, llama.OLMO, llama.OLMO2, llama.OLMO3),
         *(bert.BERT, bert.ROBERTA, bert.XLM_ROBERTA, bert.CAMEMBERT),
         *(bert.DISTILBERT, bert.ELECTRA, modernbert.MODERNBERT),
         *(t5.T5, t5.MT5, t5.UMT5, bart.MARIAN, bart.BART, bart.MBART, bart.M2M_100, bart.PEGASUS),

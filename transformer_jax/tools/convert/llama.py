@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023) and what has its tensors: rotary, gated, grouped keys."""
+"""Llama (Touvron et al. 2023) and what has its tensors, as OLMo: rotary, gated, grouped keys."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -193,6 +193,13 @@ def _write_unturned(ours: Values) -> Values:
     return {**rotary.written(ours), "no_rope_layers": turned, "layer_types": None}
 
 
+def _olmo3_windows(theirs: Settings, ours: Values) -> Values:
+    pattern, window = ("window", "window", "window", "full"), theirs.get("sliding_window", 4096)
+    kinds = rotary.read_pattern(theirs, ours, pattern, window)
+    # An old file's one base is that of all layers; what is scaled is that of full layers alone.
+    return kinds | rotary.read_by_kind(theirs, kinds, theta=5e5, old="rope_theta", window_theta=5e5)
+
+
 def _fused_rows(config: TransformerConfig) -> list[rows.Row]:
     """Phi-3's, which has queries, keys and values in one matrix, and gate and up in another."""
     layer, stack = "model.layers.{}", "decoder"
@@ -271,4 +278,25 @@ PHI3 = family(
     ),
     write=_write_phi3,
     idle=("embd_pdrop", "resid_pdrop"),
+)
+# Groeneveld et al. 2024; OLMo team 2024, 2025
+OLMO = family(
+    "olmo",
+    "Olmo",
+    ours={"norm": "layer_norm_plain"},
+    theirs={"attention_bias": False, "hidden_act": "silu", "clip_qkv": None},
+    epsilon=None,
+)
+_BRANCH = {"residual": "branch_ln", "qk_norm": True, "qk_norm_over": "heads"}
+OLMO2 = family("olmo2", "Olmo2", ours=_BRANCH, epsilon=1e-5)
+OLMO3 = family(
+    "olmo3",
+    "Olmo3",
+    ours=_BRANCH,
+    epsilon=1e-5,
+    read=_olmo3_windows,
+    write=lambda ours: {
+        **rotary.written_by_kind(ours, "rope_theta"),
+        "sliding_window": ours["window"],
+    },
 )
