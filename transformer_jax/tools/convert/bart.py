@@ -217,12 +217,6 @@ M2M_100 = _family(
     attention_dropout=0.1,
     scaled=True,
 )
-
-
-def _tables(config: TransformerConfig, length: int) -> dict[str, np.ndarray]:
-    return dict.fromkeys(_POSITIONS, _sinusoids_apart(length, config.d_model))
-
-
 # Zhang et al. 2020
 PEGASUS = _family(
     "pegasus",
@@ -233,7 +227,9 @@ PEGASUS = _family(
     read=_check_sinusoids,
     channels=_channels,
     ignored=_POSITIONS,
-    fixed=_tables,
+    fixed=lambda config, length: dict.fromkeys(
+        _POSITIONS, _sinusoids_apart(length, config.d_model)
+    ),
 )
 
 

@@ -190,9 +190,7 @@ class Family:
             sides = [SIDES[stack] for stack in ARCHITECTURES[ours["architecture"]]]
             ours |= {f"data.{k}_{side}_length": length for k in ("max", "row") for side in sides}
         task: Values = {"task.name": self.heads[ours.pop("head")][1]}
-        if (
-            task["task.name"] in _UNSMOOTHED
-        ):  # so that losses and gradients are those of its training
+        if task["task.name"] in _UNSMOOTHED:  # so that losses are those of its training
             task["task.label_smoothing"] = 0.0
         return task | {name if "." in name else f"model.{name}": v for name, v in ours.items()}
 

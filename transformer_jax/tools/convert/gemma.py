@@ -1,5 +1,6 @@
 """Gemma 1, 2 and 3 (Google 2024, 2025): norms by 1 + w, embeddings by the root of their width."""
 
+import functools
 from collections.abc import Sequence
 
 from transformer_jax.models.transformer.config import TransformerConfig
@@ -47,13 +48,6 @@ def _windows(
     return settings
 
 
-def _read_2(theirs: Settings, ours: Values) -> Values:
-    return {
-        **_windows(theirs, ours, ("window", "full"), (50.0, 30.0)),
-        **rotary.read(theirs),
-    }
-
-
 def _read_3(theirs: Settings, ours: Values) -> Values:
     # It is kept by releases from 5 on, and never used.
     theirs.refuse("attn_logit_softcapping", None)
@@ -90,29 +84,26 @@ def _write(ours: Values) -> Values:
     }
 
 
-GEMMA = llama.family(
+_family = functools.partial(llama.family, head_dim=256, tied=True, rows=_rows)
+GEMMA = _family(
     "gemma",
     "Gemma",
     ours=_OURS,
     theirs={"attention_bias": False, "use_bidirectional_attention": None},
     kv_heads=16,
-    head_dim=256,
-    tied=True,
-    rows=_rows,
     read=_read,
     write=lambda ours: {"hidden_act": "gelu_pytorch_tanh", **rotary.written(ours)},
 )
-GEMMA2 = llama.family(
+GEMMA2 = _family(
     "gemma2",
     "Gemma2",
     ours={**_OURS, "residual": "sandwich"},
     theirs={"attention_bias": False, "use_bidirectional_attention": None},
     kv_heads=4,
-    head_dim=256,
-    tied=True,
     also=any_of(*_CAPS.values()),
-    rows=_rows,
-    read=_read_2,
+    read=lambda theirs, ours: (
+        _windows(theirs, ours, ("window", "full"), (50.0, 30.0)) | rotary.read(theirs)
+    ),
     write=lambda ours: {**_write(ours), **rotary.written(ours)},
     views=_scores,
     idle=("cache_implementation", "hidden_act"),
@@ -126,16 +117,13 @@ _WRAPPED = dict(
     num_attention_heads=8,
     max_position_embeddings=131_072,
 )
-GEMMA3 = llama.family(
+GEMMA3 = _family(
     "gemma3_text",
     "Gemma3",
     ours={**_OURS, "residual": "sandwich", "qk_norm": True},
     theirs={"attention_bias": False, "use_bidirectional_attention": False},
     kv_heads=4,
-    head_dim=256,
-    tied=True,
     also=any_of("logits_softcap"),
-    rows=_rows,
     read=_read_3,
     write=lambda ours: {**_write(ours), **rotary.written_by_kind(ours, "rope_local_base_freq")},
     views=_scores,
