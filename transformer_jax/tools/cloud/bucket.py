@@ -64,21 +64,15 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def ship(launch: Launch, code: Code) -> None:
     """Copies the code into the bucket, and its version next to it."""
-    for content, name in ((code.archive, "tar.gz"), (code.version, "patch")):
-        answer = call(ship_command(launch, code, name), content)
+    for content, suffix in ((code.archive, "tar.gz"), (code.version, "patch")):
+        answer = call(write_command(launch, f"{code.hash}.{suffix}"), content)
         if not answer.ok:
             raise Stop(f"could not copy the code to {launch.folder}: {answer.error}")
 
 
-def ship_command(launch: Launch, code: Code, suffix: str) -> list[str]:
-    """Writes an object from its standard input."""
-    target = f"{launch.folder}/{code.hash}.{suffix}"
-    return ["gcloud", "storage", "cp", "--quiet", "-", target]
-
-
-def lease_command(launch: Launch, *flags: str) -> list[str]:
-    """Writes the lease from its standard input."""
-    return ["gcloud", "storage", "cp", "--quiet", *flags, "-", f"{launch.folder}/lease"]
+def write_command(launch: Launch, name: str, *flags: str) -> list[str]:
+    """Writes an object of the launch's folder from its standard input."""
+    return ["gcloud", "storage", "cp", "--quiet", *flags, "-", f"{launch.folder}/{name}"]
 
 
 @contextlib.contextmanager
@@ -86,7 +80,7 @@ def lease(launch: Launch) -> Iterator[None]:
     """Holds the work directory against a second launcher. Raises Stop where there is one."""
     path = f"{launch.folder}/lease"
     # Google's way of "only if there is none yet".
-    answer = call(lease_command(launch, "--if-generation-match=0"), _sign_of_life())
+    answer = call(write_command(launch, "lease", "--if-generation-match=0"), _sign_of_life())
     if not answer.ok:
         if "412" not in answer.error and "pre-condition" not in answer.error:
             raise Stop(f"could not write {path}: {hopeless(answer.error) or answer.error}")
@@ -99,12 +93,12 @@ def lease(launch: Launch) -> Iterator[None]:
                 f"{other['host']}, {age:.0f} s ago. End that one, or choose another --workdir"
             )
         say("Taking over from a launcher that has not shown a sign of life for long.")
-        call(lease_command(launch), _sign_of_life())
+        call(write_command(launch, "lease"), _sign_of_life())
     ended = threading.Event()
 
     def show_signs_of_life():
         while not ended.wait(launch.poll_seconds):
-            call(lease_command(launch), _sign_of_life())
+            call(write_command(launch, "lease"), _sign_of_life())
 
     # In a thread: installing may take longer than a lease without a sign of life lasts.
     thread = threading.Thread(target=show_signs_of_life, daemon=True)

@@ -120,12 +120,12 @@ def dry(launch: Launch, code: Code) -> Iterator[str]:
     scripts = [jobs.start_script(launch, code, host, label) for host in range(launch.hosts)]
     commands = [
         *check_commands(launch),
-        bucket.lease_command(launch, "--if-generation-match=0"),
-        bucket.ship_command(launch, code, "tar.gz"),
-        bucket.ship_command(launch, code, "patch"),
+        bucket.write_command(launch, "lease", "--if-generation-match=0"),
+        bucket.write_command(launch, f"{code.hash}.tar.gz"),
+        bucket.write_command(launch, f"{code.hash}.patch"),
         *slices.describe_commands(launch),
         slices.create_command(launch),
-        bucket.lease_command(launch),
+        bucket.write_command(launch, "lease"),
         *(jobs.ssh_command(launch, host, script) for host, script in enumerate(scripts)),
         ["gcloud", "storage", "cat", "--range=0-", f"{launch.folder}/{label}/log-0"],
         ["gcloud", "storage", "cat", f"{launch.folder}/{label}/exit-*"],
