@@ -15,29 +15,6 @@ _TYPES = 2  # rows of the table of token types that is written; texts are of typ
 # Their classes stand on tanh(x W + b) of the first token. Where ours stand on the token itself, W
 # is this times the identity: so small that tanh(y) = y to the last digit, and taken back after it.
 _SMALL = 2.0**-14
-
-
-class _Names(NamedTuple):
-    """What the parts are called.
-
-    stem: the bare model. layer: of each layer, for `rows.layers`. head: transform, norm and bias of
-    the masked tokens' head. pooler, labels: the two matrices of a classifier, of this `pooling`.
-    tags: that of a tagger. types: whether there is a table of token types. offset: rows of the
-    table of positions that no token reads.
-    """
-
-    stem: str
-    layers: str
-    layer: dict[str, str | list[str]]
-    head: tuple[str, str, str]
-    pooler: str
-    labels: str
-    pooling: str = "pooler"
-    tags: str = "classifier"
-    types: bool = True
-    offset: int = 0
-
-
 _LAYER: dict[str, str | list[str]] = {
     "self_attention": [
         *(f"attention.self.{name}" for name in ("query", "key", "value")),
@@ -48,19 +25,37 @@ _LAYER: dict[str, str | list[str]] = {
     "feed_forward/down": "output.dense",
     "feed_forward_residual/post_norm": "output.LayerNorm",
 }
+
+
+class _Names(NamedTuple):
+    """What the parts are called.
+
+    stem: the bare model. head: transform, norm and bias of the masked tokens' head. pooler, labels:
+    the two matrices of a classifier, of this `pooling`. layers: those of the bare model. layer: of
+    each of them, for `rows.layers`. types: whether there is a table of token types. offset: rows of
+    the table of positions that no token reads.
+    """
+
+    stem: str
+    head: tuple[str, str, str]
+    pooler: str
+    labels: str
+    layers: str = "encoder.layer.{}"
+    layer: Mapping[str, str | list[str]] = _LAYER
+    pooling: str = "pooler"
+    types: bool = True
+    offset: int = 0
+
+
 _HEAD = "cls.predictions"
 _BERT = _Names(
     "bert",
-    "bert.encoder.layer.{}",
-    _LAYER,
     (f"{_HEAD}.transform.dense", f"{_HEAD}.transform.LayerNorm", f"{_HEAD}.bias"),
     pooler="bert.pooler.dense",
     labels="classifier",
 )
 _ROBERTA = _Names(
     "roberta",
-    "roberta.encoder.layer.{}",
-    _LAYER,
     ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     pooler="classifier.dense",
     labels="classifier.out_proj",
@@ -68,24 +63,22 @@ _ROBERTA = _Names(
 )
 _DISTILBERT = _Names(
     "distilbert",
-    "distilbert.transformer.layer.{}",
-    {
+    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    pooler="pre_classifier",
+    labels="classifier",
+    layers="transformer.layer.{}",
+    layer={
         "self_attention": [f"attention.{name}_lin" for name in ("q", "k", "v", "out")],
         "self_attention_residual/post_norm": "sa_layer_norm",
         "feed_forward/up": "ffn.lin1",
         "feed_forward/down": "ffn.lin2",
         "feed_forward_residual/post_norm": "output_layer_norm",
     },
-    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
-    pooler="pre_classifier",
-    labels="classifier",
     pooling="relu_pooler",
     types=False,
 )
 _ELECTRA = _Names(
     "electra",
-    "electra.encoder.layer.{}",
-    _LAYER,
     ("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
     pooler="classifier.dense",
     labels="classifier.out_proj",
@@ -119,7 +112,7 @@ def _rows(names: _Names, config: TransformerConfig) -> list[rows.Row]:
         rows.as_it_is(table.format("word"), "embedding/table"),
         _positions(names, table, config.d_model),
         *rows.norm(f"{names.stem}.embeddings.LayerNorm", "positions/norm", config),
-        *rows.layers(names.layers, "encoder", config, names.layer),
+        *rows.layers(f"{names.stem}.{names.layers}", "encoder", config, names.layer),
         *_head(names, config),
     ]
 
@@ -149,7 +142,7 @@ def _head(names: _Names, config: TransformerConfig) -> list[rows.Row]:
             rows.as_it_is(bias, "token_head/logits_bias"),
         ]
     if config.head == "tags":
-        return rows.linear(names.tags, "label_head/labels")
+        return rows.linear("classifier", "label_head/labels")
     labels = rows.linear(names.labels, "label_head/labels")
     if config.pooling == names.pooling:
         return labels + rows.linear(names.pooler, "label_head/transform")

@@ -115,8 +115,7 @@ def _text(value: Any) -> str:
 def written(ours: Values) -> Values:
     """A rotation in both spellings: of releases from 5 on, and of those before."""
     base = {"rope_theta": ours["rotary_base"]}
-    share = {SHARE: ours["rotary_fraction"]}
-    share = share if ours["rotary_fraction"] != 1 else {}
+    share = {SHARE: ours["rotary_fraction"]} if ours["rotary_fraction"] != 1 else {}
     scaling = _written_scaling(ours)
     kind = {"rope_type": "default"} if not scaling else scaling
     old = {"rope_scaling": {**scaling, **base, **share}} if scaling else {}
