@@ -16,11 +16,6 @@ MUP = {"model.parameterization": "mup", "model.base_width": 64}
 COMPLETEP = MUP | {"model.parameterization": "completep", "model.base_depth": 6}
 
 
-def check(changes):
-    config = load(default.__file__, changes)
-    return config, coordinate_check.check_parameterization(config, None)
-
-
 @pytest.mark.parametrize(
     ("changes", "grows", "status", "words"),
     [
@@ -42,7 +37,8 @@ def test_what_grows_decides(monkeypatch, capsys, changes, grows, status, words):
 
     monkeypatch.setattr(coordinate_check, "_train", train)
     slow = {"optimizer.burn_in_steps": 20, "optimizer.layer_warm_ups": (("decoder/*", 1, 2, 9),)}
-    config, code = check(changes | slow)
+    config = load(default.__file__, changes | slow)
+    code = coordinate_check.check_parameterization(config, None)
     assert code == status and words in capsys.readouterr().out.splitlines()
     for larger in trained:
         model = larger.model

@@ -23,12 +23,10 @@ KINDS = {
 }
 
 
-def checkpoint(folder, model, *, before=None, frame="[CLS] $A [SEP]", added=(), **config):
+def checkpoint(folder, model, *, frame="[CLS] $A [SEP]", added=()):
     """A folder with such a tokenizer, and the library's own object."""
     library = Tokenizer(model)
-    library.pre_tokenizer = before or pre_tokenizers.ByteLevel(
-        add_prefix_space=False, use_regex=False
-    )
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.add_special_tokens(SPECIAL)
     library.add_tokens([AddedToken(text, normalized=False) for text in added])
     if frame:
@@ -36,7 +34,7 @@ def checkpoint(folder, model, *, before=None, frame="[CLS] $A [SEP]", added=(), 
         library.post_processor = processors.TemplateProcessing(single=frame, special_tokens=ids)
     folder.mkdir()
     library.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({"model_type": "bert"} | config))
+    (folder / "config.json").write_text('{"model_type": "bert"}')
     return library
 
 

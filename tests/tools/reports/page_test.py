@@ -116,14 +116,14 @@ def test_a_run_and_its_copy_are_no_two_seeds(tmp_path):
     assert [group["name"] for group in data["groups"]] == ["run", "copy", "link", "other"]
 
 
-def _long(folder, seed, steps=12_000):
+def _long(folder, seed):
     """A run whose loss is finite but at a step, with one peak and one dip; and its losses."""
-    losses = np.random.default_rng(seed).uniform(2, 3, steps)
+    losses = np.random.default_rng(seed).uniform(2, 3, 12_000)
     losses[[seed + 9_000, seed + 9_010]] = 9 + seed, seed - 1
     lines = [{"step": step, "train/loss": loss} for step, loss in enumerate(losses.tolist(), 1)]
     lines[2_345]["train/loss"] = None
     lines[-1] |= {"diagnostics/x": [1.0, 2.0]}
-    make(folder, seed=seed, steps=0, planned=steps)
+    make(folder, seed=seed, steps=0, planned=12_000)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder, {line["step"]: line["train/loss"] for line in lines}
 
