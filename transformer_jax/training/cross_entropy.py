@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from transformer_jax.devices.mesh import constrain, shards
 from transformer_jax.models.layers.embeddings import Unprojected
-from transformer_jax.models.layers.soft_cap import soft_cap
+from transformer_jax.models.layers.product import soft_cap
 
 # What `cross_entropy` sums up.
 METRICS = ("loss", "token_loss", "accuracy")

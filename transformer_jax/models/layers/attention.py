@@ -18,8 +18,7 @@ from transformer_jax.models.layers.norm import Norm
 from transformer_jax.models.layers.observe import observe
 from transformer_jax.models.layers.parameter import parameter, times
 from transformer_jax.models.layers.positions import Distances, Rotation, rotate, skew
-from transformer_jax.models.layers.product import product
-from transformer_jax.models.layers.soft_cap import soft_cap
+from transformer_jax.models.layers.product import product, soft_cap
 from transformer_jax.models.layers.stack import keep
 
 _products = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)

@@ -10,8 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.devices.mesh import constrain
 from transformer_jax.models.layers.parameter import parameter, times
-from transformer_jax.models.layers.product import product
-from transformer_jax.models.layers.soft_cap import soft_cap
+from transformer_jax.models.layers.product import product, soft_cap
 
 
 class Tying(NamedTuple):

@@ -1,4 +1,4 @@
-"""A product with a kernel, whose gradients are written as XLA multiplies them fastest."""
+"""Products with kernels, as XLA multiplies them fastest, and a smooth bound of their results."""
 
 import functools
 import math
@@ -66,3 +66,8 @@ def kernel_first(
     # Or XLA would put x first again.
     y = jax.lax.platform_dependent(y, cpu=jax.lax.optimization_barrier, default=lambda y: y)
     return jnp.einsum(f"{outputs}{rows}->{of_output}", y)
+
+
+def soft_cap(x: Float[Array, "*shape"], cap: float | None) -> Float[Array, "*shape"]:
+    """c tanh(x / c), of which no size exceeds c (Gemma 2, 2408.00118, section 2); None: x."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
