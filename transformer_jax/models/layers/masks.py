@@ -1,7 +1,5 @@
 """Attention masks: True where a query may look at a key."""
 
-import dataclasses
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
@@ -27,18 +25,19 @@ class Segments:
     windowed: Bool[Array, ""] | None = None
 
     def pairs(self) -> Bool[Array, "B T S"]:
-        """The mask: as `segment_mask`, and as `causal_mask` and `near_mask` where they hold too."""
+        """The mask: as `segment_mask`, and as `causal_mask` and the window say where they hold too.
+
+        Tokens of a text stand side by side, so that the distance of two is that of their places.
+        """
         mask = segment_mask(self.queries, self.keys)
+        _, queries, keys = mask.shape
         if self.causal:
-            mask = mask & causal_mask(*mask.shape[1:])[None]
+            mask = mask & causal_mask(queries, keys)[None]
         if self.window is None:
             return mask
-        near = near_mask(self.queries.shape[1], self.keys.shape[1], self.window)
+        distances = keys - queries + jnp.arange(queries)[:, None] - jnp.arange(keys)[None, :]
+        near = jnp.abs(distances) < self.window
         return mask & (near if self.windowed is None else near | ~self.windowed)[None]
-
-    def of_layer(self, windowed: Bool[Array, ""]) -> "Segments":
-        """Those of a layer that has the window or, as a number on the device says, has it not."""
-        return dataclasses.replace(self, windowed=windowed)
 
 
 def segment_mask(
@@ -56,12 +55,3 @@ def causal_mask(queries: int, keys: int | None = None) -> Bool[Array, "T S"]:
     """Each query sees its own key and those before; that of the last one is the last."""
     keys = queries if keys is None else keys
     return keys - queries + jnp.arange(queries)[:, None] >= jnp.arange(keys)[None, :]
-
-
-def near_mask(queries: int, keys: int, window: int) -> Bool[Array, "T S"]:
-    """Each query sees the keys at a distance below `window`; that of the last one is the last.
-
-    Tokens of a text stand side by side, so that the distance of two is that of their places.
-    """
-    distances = keys - queries + jnp.arange(queries)[:, None] - jnp.arange(keys)[None, :]
-    return jnp.abs(distances) < window

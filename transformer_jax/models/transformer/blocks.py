@@ -52,7 +52,7 @@ class WholeRows:
         """With the mask and the rotation of one layer."""
         mask: Any = self.mask
         if pattern.windowed is not None:
-            mask = mask.of_layer(pattern.windowed)
+            mask = dataclasses.replace(mask, windowed=pattern.windowed)
         rotation = self.rotation
         if pattern.rotation is not None:
             rotation = jax.tree.map(lambda parts: parts[pattern.rotation], rotation)
