@@ -92,8 +92,7 @@ def load(config_file: str, overrides: Mapping[str, object] | Sequence[str] = ())
     if named is not None:
         named = rows.load(kinds.check("rows", _kind(schema, "rows"), named))
     config = _read(schema, config_file, named)
-    overrides = {key: value for key, value in overrides.items() if key != "rows"}
-    checked = {key: kinds.check(key, _kind(schema, key), value) for key, value in overrides.items()}
+    checked = _check_all(schema, {key: x for key, x in overrides.items() if key != "rows"})
     try:
         # Through the ConfigDict, so that what a file derives by `get_ref` follows its override.
         config.update_from_flattened_dict(checked)
@@ -152,13 +151,8 @@ def identity(config: Config) -> dict[str, Any]:
     Of a file of rows it is the content, wherever that lies.
     """
     differing = changes(_defaults(default.get_config)[0], config).items()
-    settings = {key: value for key, (_, value) in differing if not may_change(key)}
+    settings = {key: value for key, (_, value) in differing if not _is_of(key, FREE_TO_CHANGE)}
     return settings | {"rows": rows.digest(settings["rows"])} if "rows" in settings else settings
-
-
-def may_change(key: str) -> bool:
-    """Whether a work directory may continue with another value of a key."""
-    return _is_of(key, FREE_TO_CHANGE)
 
 
 def _is_of(key: str, names: Iterable[str]) -> bool:
