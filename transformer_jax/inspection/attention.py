@@ -1,6 +1,6 @@
 """Where tokens look, in models of any family, and the same model without some of its heads."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -46,22 +46,18 @@ def attention(
     looks = {}
     for stack in ("encoder", "decoder"):
         inside = collections.get("intermediates", {}).get(stack, {})
+        numbered = sorted(inside, key=lambda name: (len(name), name))  # the tenth after the second
         for kind in ("self_attention", "cross_attention"):
             if kind in inside:
                 looks[stack, kind] = Looks(
                     *(inside[kind][name] for name in ("weights", "entropy", "largest_logit"))
                 )
             # Recurrent layers are modules of their own, which have one head.
-            elif layers := [part[kind] for part in _ordered(inside) if kind in part]:
+            elif layers := [inside[name][kind] for name in numbered if kind in inside[name]]:
                 weights = jnp.stack(layers)
                 entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
                 looks[stack, kind] = Looks(weights, entropy, None)
     return logits, looks, collections.get("memory", ())
-
-
-def _ordered(layers: Mapping[str, Any]) -> list[Any]:
-    """What is inside of each layer, in the order of their numbers: the tenth after the second."""
-    return [layers[name] for name in sorted(layers, key=lambda name: (len(name), name))]
 
 
 def without_heads(
