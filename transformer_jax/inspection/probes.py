@@ -59,36 +59,27 @@ def probes(run: Run, validation: Split) -> tuple[Probe, ...]:
 
 def compiled(run: Run, measure: Measure) -> Callable[[Observation], dict[str, Any]]:
     """The measure as a program, which is compiled when it is first due."""
-    return _observing(_program(run, measure))
 
-
-def _traced(run: Run, name: str) -> Callable[[Observation], dict[str, Any]]:
-    """A row of PROBES as `compiled`, traced before its first step, which then need not."""
-    program, params = _program(run, PROBES[name]), run.abstract_state().params
-    try:
-        values = jax.eval_shape(program, params, params, run.abstract_batch())
-    except Exception as error:
-        error.add_note(f"This is of {name!r} in train.probes.")
-        raise
-    if not values:
-        logging.warning("train.probes: %r has nothing to measure in this model", name)
-    return _observing(program)
-
-
-def _observing(program: Callable[..., Any]) -> Callable[[Observation], dict[str, Any]]:
-    return lambda observation: program(
-        observation.before, observation.state.params, observation.batch
-    )
-
-
-def _program(run: Run, measure: Measure) -> Callable[[Params, Params, Batch], Any]:
     @jax.jit
     def program(before: Params, after: Params, batch: Batch) -> Any:
         rows = jax.tree.map(lambda array: array[:ROWS], batch)
         step = Step(run.model, run.loss, run.roles, before, after, rows)
         return jax.tree.map(constrain, measure(step))
 
-    return program
+    return lambda seen: program(seen.before, seen.state.params, seen.batch)
+
+
+def _traced(run: Run, name: str) -> Callable[[Observation], dict[str, Any]]:
+    """A row of PROBES as `compiled`, traced before its first step, which then need not."""
+    measure, state = compiled(run, PROBES[name]), run.abstract_state()
+    try:
+        values = jax.eval_shape(measure, Observation(state, state.params, run.abstract_batch()))
+    except Exception as error:
+        error.add_note(f"This is of {name!r} in train.probes.")
+        raise
+    if not values:
+        logging.warning("train.probes: %r has nothing to measure in this model", name)
+    return measure
 
 
 def _samples(run: Run, params: Params) -> dict[str, Texts]:
