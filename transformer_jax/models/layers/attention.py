@@ -191,8 +191,7 @@ class Attention(nn.Module):
         self.query_norm = norm(axis=axis, bias=False) if normed else None
         self.key_norm = norm(axis=axis, bias=False) if normed else None
         self.value_norm = norm(axis=axis, bias=False) if self.qkv_norm else None
-        inner_norm = norm(axis="heads", name="inner_norm") if self.inner_norm else None
-        self.norm_of_heads = inner_norm
+        self.norm_of_heads = norm(axis="heads", name="inner_norm") if self.inner_norm else None
 
     def keys_values(
         self,
@@ -204,19 +203,10 @@ class Attention(nn.Module):
 
         offsets: what is added to x before keys are made of it.
         """
-        placed = None if offsets is None else (x + offsets).astype(self.dtype)
-        x = x.astype(self.dtype)
-        keys = self.product(
-            "BSD,DGK->BSGK", x if placed is None else placed, self.key.astype(self.dtype)
-        )
-        if self.key_bias is not None:
-            keys = keys + self.key_bias.astype(self.dtype)[None, None]
-        keys = _normed(self.key_norm, keys)
-        keys = rotate(keys, rotation)
-        values = self.product("BSD,DGK->BSGK", x, self.value.astype(self.dtype))
-        if self.value_bias is not None:
-            values = values + self.value_bias.astype(self.dtype)[None, None]
-        values = _normed(self.value_norm, values)
+        inputs = x.astype(self.dtype)
+        placed = inputs if offsets is None else (x + offsets).astype(self.dtype)
+        keys = rotate(self._inward(placed, self.key, self.key_bias, self.key_norm), rotation)
+        values = self._inward(inputs, self.value, self.value_bias, self.value_norm)
         # Whole rows, since every query may look at every key.
         keys, values = (constrain(x, "batch", None, "heads") for x in (keys, values))
         return keep(keys, "key"), keep(values, "value")
@@ -313,14 +303,18 @@ class Attention(nn.Module):
         times = self.config.num_heads // x.shape[2]
         return x if times == 1 else constrain(jnp.repeat(x, times, axis=2), "batch", None, "heads")
 
+    def _inward(self, x: Array, kernel: Array, bias: Array | None, norm: Norm | None) -> Array:
+        """x W + b of each head (B, T, H, K), normalised if there is a norm."""
+        heads = self.product("BTD,DHK->BTHK", x, kernel.astype(self.dtype))
+        if bias is not None:
+            heads = heads + bias.astype(self.dtype)[None, None]
+        return _normed(norm, heads)
+
     def _queries(
         self, x: Float[Array, "B T D"], rotation: Rotation | None
     ) -> Float[Array, "B T H K"]:
-        dtype = self.dtype
-        queries = self.product("BTD,DHK->BTHK", x.astype(dtype), self.query.astype(dtype))
-        if self.query_bias is not None:
-            queries = queries + self.query_bias.astype(dtype)[None, None]
-        queries = _normed(self.query_norm, queries)
+        x = x.astype(self.dtype)
+        queries = self._inward(x, self.query, self.query_bias, self.query_norm)
         queries = constrain(rotate(queries, rotation), "batch", "length", "heads")
         if self.score.scaled:
             queries = queries * self.config.head_dim**-0.5
