@@ -61,7 +61,7 @@ class Architecture(nn.Module):
 class Writer(Architecture):
     """What the architectures with a decoder share: it tells the token after those that it has read.
 
-    Each has a token `table` and a `decoder`.
+    Each has a token `table`, a `decoder`, and an `encoder` or None.
     """
 
     def outputs(self, batch: Batch, *, deterministic: bool) -> Outputs:
@@ -73,7 +73,7 @@ class Writer(Architecture):
             each example). Where the caller gives a `Memory`, rows continue those before.
           deterministic: no dropout, and no "dropout" key needed.
         """
-        encoded = self._encoded(batch, deterministic)
+        encoded = None if self.encoder is None else _encode(self, batch, deterministic)
         segments, positions = batch["targets_segment_ids"], batch["targets_positions"]
         tokens = shift_right(batch["targets"], positions, self.config.bos_id)
         memory, past = self._memory(), None
@@ -86,9 +86,6 @@ class Writer(Architecture):
             for name, value in after._asdict().items():
                 self.put_variable("memory", name, value)
         return Outputs(self._next_tokens(decoded.x), sums_of(self))
-
-    def _encoded(self, batch: Batch, deterministic: bool) -> Vectors | None:
-        """What the decoder looks at, if anything."""
 
     def _memory(self) -> Memory | None:
         """What the caller gives as the collection "memory"; None: nothing."""
@@ -145,9 +142,6 @@ class EncoderDecoder(Writer):
         stacks = self.stacks(config)
         self.encoder, self.decoder = stacks["encoder"], stacks["decoder"]
 
-    def _encoded(self, batch: Batch, deterministic: bool) -> Vectors:
-        return _encode(self, batch, deterministic)
-
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Context, Any]:
         """Encodes the inputs, one example a row, for decoding at most max_length tokens.
 
@@ -200,7 +194,7 @@ class DecoderOnly(Writer):
     def setup(self):
         self.table = TokenTable(self.config, name="embedding")
         _set_up_logits(self)
-        self.decoder = self.stacks(self.config)["decoder"]
+        self.encoder, self.decoder = None, self.stacks(self.config)["decoder"]
 
     def start(self, batch: Batch, max_length: int) -> tuple[Int[Array, "B"], Context, Any]:
         """Reads prompts, one a row of `inputs` (B, S), for decoding at most max_length tokens.
