@@ -40,23 +40,19 @@ def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
 
     def finished(path, draw):
         keys = tuple(entry.key for entry in path)
-        candidates = (
-            draw_gain(config, keys),
-            factor(config.init, keys, draw, config.d_model, gated=gated),
-        )
-        gains = [gain for gain in candidates if gain is not None]
-        gain = math.prod(gains) if gains else None
+        drawn = factor(config.init, keys, draw, config.d_model, gated=gated)
+        gains = [gain for gain in (draw_gain(config, keys), drawn) if gain is not None]
         if row is not None:
             stack: Stack | None = next((name for name in stacks(config) if name == keys[0]), None)
             scaling = share(row, draw, ratios(config, stack))
             draw = draw.replace(share=scaling)
             if scaling.draw != 1.0:
-                gain = scaling.draw * (np.float32(1) if gain is None else gain)
-        if gain is None:
+                gains.append(np.asarray(scaling.draw, np.float32))
+        if not gains:
             return draw
-        factors.append(gain)
+        factors.extend(gains)
         values = draw.unbox()
-        gain = jnp.reshape(gain, (-1,) + (1,) * (values.ndim - 1))
+        gain = jnp.reshape(math.prod(gains), (-1,) + (1,) * (values.ndim - 1))
         return draw.replace_boxed(gain * values)
 
     result = jax.tree_util.tree_map_with_path(
