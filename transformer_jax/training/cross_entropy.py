@@ -137,10 +137,6 @@ def _in_chunks(
     return _scan(settings, logits, targets, weights, gradient=False)[0]
 
 
-def _in_chunks_forward(settings, logits, targets, weights):
-    return _scan(settings, logits, targets, weights, gradient=True)
-
-
 def _in_chunks_backward(settings, gradient, cotangents):
     def scaled(leaf):
         return (cotangents["loss"] * leaf).astype(leaf.dtype)
@@ -148,7 +144,7 @@ def _in_chunks_backward(settings, gradient, cotangents):
     return jax.tree.map(scaled, gradient), None, None
 
 
-_in_chunks.defvjp(_in_chunks_forward, _in_chunks_backward)
+_in_chunks.defvjp(lambda *whole: _scan(*whole, gradient=True), _in_chunks_backward)
 
 
 def _scan(
