@@ -300,14 +300,12 @@ def _check_mesh(data: DataSettings, train: TrainSettings, mesh: Mesh) -> None:
 
 def _check_stem(config: Config, data: DataSettings) -> None:
     """Checks that a stem which looks beyond a patch sees whole images, each in a row of its own."""
-    shared = {"data.packing": data.packing, "mesh.sequence": config.mesh.sequence != 1}
-    for key, value in shared.items():
-        if STEMS[config.model.stem].whole and value:
-            section, _, name = key.partition(".")
+    sequence = config.mesh.sequence
+    for key, value, alone in ("data.packing", data.packing, False), ("mesh.sequence", sequence, 1):
+        if STEMS[config.model.stem].whole and value != alone:
             raise ValueError(
                 f"model.stem={config.model.stem!r} needs a whole image in each row, and {key}="
-                f"{config[section][name]} puts several, or a part, in one: set it to "
-                f"{False if key == 'data.packing' else 1}"
+                f"{value} puts several, or a part, in one: set it to {alone}"
             )
 
 
@@ -336,12 +334,8 @@ def _check_rows(
 
 def _check_inspected(train: TrainSettings, family: str) -> None:
     """Checks that nothing is asked of the model's inside that is not known of its family."""
-    settings: dict[str, Any] = {
-        "diagnostics_every": train.diagnostics_every,
-        "diagnostics_at": train.diagnostics_at,
-        "probes": train.probes,
-    }
-    for key, value in settings.items():
+    for key in ("diagnostics_every", "diagnostics_at", "probes"):
+        value = getattr(train, key)
         if value and not FAMILIES[family].inspected:
             known = " or ".join(repr(name) for name, row in FAMILIES.items() if row.inspected)
             raise ValueError(
