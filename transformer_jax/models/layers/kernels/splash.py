@@ -1,7 +1,6 @@
 """Attention that never holds all of its weights: JAX's splash attention, a kernel for TPUs."""
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as kernels
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.devices.mesh import spec
+from transformer_jax.devices.mesh import shards, spec
 from transformer_jax.models.layers.masks import Segments
 
 # Lengths are filled up to a multiple of the least, and cut into the largest that divides them.
@@ -42,11 +41,11 @@ def splash_attention(
     if not mesh.empty:
         axes = ("batch", "length", "heads", None)
         rows, length, heads, _ = spec(mesh, axes, queries.shape)
-    parts = _parts(mesh, length)
+    num_heads, parts = queries.shape[2], shards("length", queries.shape[1])
     queries, query_segments = _filled(queries, segments.queries, _BLOCKS[-1] * parts, -1)
     keys, key_segments = _filled(keys, segments.keys, _BLOCKS[-1], -2)
     values, _ = _filled(values, segments.keys, _BLOCKS[-1], -2)
-    own_heads, own_length = queries.shape[2] // _parts(mesh, heads), queries.shape[1] // parts
+    own_heads, own_length = num_heads // shards("heads", num_heads), queries.shape[1] // parts
     arguments = [jnp.swapaxes(x, 1, 2) for x in (queries, keys, values)]
     arguments += [query_segments, key_segments]
 
@@ -90,11 +89,6 @@ def _attend(kernel, queries, keys, values, query_segments, key_segments):
         return kernel(q, k, v, segment_ids=kernels.SegmentIds(of_queries, of_keys))
 
     return jax.vmap(one_row)(queries, keys, values, query_segments, key_segments)
-
-
-def _parts(mesh, axes: str | tuple[str, ...] | None) -> int:
-    names = (axes,) if isinstance(axes, str) else axes or ()
-    return math.prod(mesh.shape[name] for name in names)
 
 
 def _filled(
