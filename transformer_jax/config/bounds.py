@@ -75,10 +75,7 @@ _BY_INTERVAL = {
     """,
     Interval(1, math.inf, "(]"): "model.rotary_base model.window_rotary_base",
     Interval(
-        0,
-        math.inf,
-        "(]",
-        '; for the likeliest token at each place set decode.method="greedy"',
+        0, math.inf, "(]", '; for the likeliest token at each place set decode.method="greedy"'
     ): "decode.temperature",
     # Far beyond, the powers of lengths overflow, and all hypotheses have the same score.
     Interval(-10, 10): "decode.length_penalty",

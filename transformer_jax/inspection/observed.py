@@ -14,12 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.models.family import Batch, Model, Outputs, Params
-from transformer_jax.models.transformer.config import (
-    TransformerConfig,
-    depth,
-    stacks,
-    tells_set,
-)
+from transformer_jax.models.transformer.config import TransformerConfig, depth, stacks, tells_set
 from transformer_jax.models.transformer.residual import variance
 from transformer_jax.models.transformer.schemes import Kind, Stack
 from transformer_jax.training.losses import Loss

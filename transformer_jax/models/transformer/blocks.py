@@ -16,12 +16,7 @@ from transformer_jax.models.layers.feed_forward import FeedForward
 from transformer_jax.models.layers.masks import Segments
 from transformer_jax.models.layers.positions import POSITIONS, Rotation
 from transformer_jax.models.layers.product import product
-from transformer_jax.models.transformer.config import (
-    TransformerConfig,
-    depth,
-    scheme,
-    tells_set,
-)
+from transformer_jax.models.transformer.config import TransformerConfig, depth, scheme, tells_set
 from transformer_jax.models.transformer.patterns import LayerPattern
 from transformer_jax.models.transformer.residual import Carry, ResidualSublayer, Scales
 from transformer_jax.models.transformer.schemes import Kind, Stack

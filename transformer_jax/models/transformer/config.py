@@ -19,13 +19,7 @@ from transformer_jax.models.layers.settings import (
 from transformer_jax.models.transformer.draws import DRAWS, one_table
 from transformer_jax.models.transformer.parameterizations import PARAMETERIZATIONS, Ratios
 from transformer_jax.models.transformer.patterns import Pattern, check_pattern
-from transformer_jax.models.transformer.schemes import (
-    SCHEMES,
-    Depth,
-    Kind,
-    ResidualScheme,
-    Stack,
-)
+from transformer_jax.models.transformer.schemes import SCHEMES, Depth, Kind, ResidualScheme, Stack
 
 _UNTIED = " or ".join(repr(name) for name, row in TIED_EMBEDDINGS.items() if not row.logits)
 

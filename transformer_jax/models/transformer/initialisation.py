@@ -62,11 +62,7 @@ def initialise(model: Any, key: Key[Array, ""], batch: Batch) -> Params:
         return result
     # What was measured is of draws before they were scaled: measured anew where it is left out.
     _, measured = model.apply(
-        {"params": _without_omegas(result)},
-        batch,
-        deterministic=False,
-        rngs=rngs,
-        mutable="params",
+        {"params": _without_omegas(result)}, batch, deterministic=False, rngs=rngs, mutable="params"
     )
     return measured["params"]
 

@@ -308,11 +308,7 @@ SCHEMES: dict[str, ResidualScheme] = {
     "keel": ResidualScheme(pre_norm=True, post_norm=True, post_where=_not_first, skip=_keel_skip),
     # Zhang et al. 2019 (1908.11365), equation 5: draws of layer l over sqrt(l). The authors' code
     # takes the fourth root.
-    "ds_init": ResidualScheme(
-        post_norm=True,
-        gain=_by_layer,
-        gained=_ALL,
-    ),
+    "ds_init": ResidualScheme(post_norm=True, gain=_by_layer, gained=_ALL),
     # Dey et al. 2025 (2505.01618, CompleteP), section 3; Yang et al. 2023 (2310.02244) with an
     # exponent of 0.5. Branches alone: with their rules for draws and learning rates they are
     # model.parameterization="completep" and "depth_mup", with "pre_ln".
