@@ -174,14 +174,11 @@ class Run:
 
     @functools.cached_property
     def _new_state(self) -> Any:
-        return self._states.program(self.abstract_state())
-
-    def abstract_state(self) -> State:
-        """Shapes and shardings of the state that training carries; nothing is computed."""
-        return self._abstract_state
+        return self._states.program(self.abstract_state)
 
     @functools.cached_property
-    def _abstract_state(self) -> State:
+    def abstract_state(self) -> State:
+        """Shapes and shardings of the state that training carries; nothing is computed."""
         return self._states.abstract(self._abstract_key, self.abstract_batch())
 
     @property
@@ -211,7 +208,7 @@ class Run:
             average=self.average,
             frozen=self.optimizer.is_frozen,
         )
-        return step.program(state.layout(self.abstract_state()))
+        return step.program(state.layout(self.abstract_state))
 
     def train_streams(self) -> TrainStreams:
         """Training batches; of each the rows that this host's devices hold.

@@ -165,7 +165,7 @@ def _check_size(entry: Entry, file: Path) -> None:
 def _size(entry: Entry) -> dict[str, float]:
     """FLOPs of a training step, and parameters."""
     built = check(_runs(entry, quick=False)[0], ENTRIES.parent)
-    parameters = jax.tree.leaves(built.abstract_state().params)
+    parameters = jax.tree.leaves(built.abstract_state.params)
     return {
         "FLOPs a step": model_flops(built),
         "parameters": sum(leaf.size for leaf in parameters),

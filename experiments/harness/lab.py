@@ -39,7 +39,7 @@ def trained(run: Run, workdir: Path) -> Params | None:
     folder = workdir / CHECKPOINTS / str(run.train.steps)
     if not folder.exists():
         return None
-    return load_parameters([whole(folder)], run.abstract_state().params)
+    return load_parameters([whole(folder)], run.abstract_state.params)
 
 
 def mean_loss(run: Run, model: Model, params: Params, batch: Batch) -> Float[Array, ""]:

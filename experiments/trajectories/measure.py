@@ -48,7 +48,7 @@ def measure(config: Config, workdir: Path, *, steps: Sequence[int]) -> list[dict
 
 
 def _parameters(run: Run, workdir: Path, step: int) -> Any:
-    return load_parameters([whole(workdir / CHECKPOINTS / str(step))], run.abstract_state().params)
+    return load_parameters([whole(workdir / CHECKPOINTS / str(step))], run.abstract_state.params)
 
 
 def _batches(run: Run, steps: int) -> dict[int, Any]:

@@ -236,7 +236,7 @@ def test_a_model_of_any_family_answers_what_the_task_asks(folder, task, family):
     def logits(params, batch):
         return run.outputs(params, batch, None, ())[0].arrays()
 
-    array = jax.eval_shape(logits, run.abstract_state().params, run.abstract_batch())
+    array = jax.eval_shape(logits, run.abstract_state.params, run.abstract_batch())
     outcomes = len(run.data.labels) if run.data.labels else run.data.tokenizer.vocab_size
     assert array.shape[-1] == outcomes
 
@@ -245,14 +245,14 @@ def test_memory_is_in_the_state_and_rows_go_on(folder):
     """Of the config's length in training, and of its own in scoring and in writing."""
     run = build(_config(folder, "causal_lm", **MEMORY, evaluate__memory_length=3))
     rows, layers = run.data.settings.batch_size, run.model.config.num_decoder_layers
-    memory = run.abstract_state().memory
+    memory = run.abstract_state.memory
     assert memory["hidden"].shape == (rows, layers, 7, run.model.config.d_model)
     assert run.trained({}).memory(5)["real"].shape == (5, 3)
     assert run.model.config.context_length == 3 + 1
     streams = run.train_streams()
     _, second = next(streams), next(streams)
     assert np.any(second["targets_positions"][:, 0] > 0)
-    assert build(_config(folder, "causal_lm")).abstract_state().memory == ()
+    assert build(_config(folder, "causal_lm")).abstract_state.memory == ()
 
 
 def test_states_are_carried_where_the_config_says_so(folder):
@@ -261,11 +261,11 @@ def test_states_are_carried_where_the_config_says_so(folder):
     plain = build(_config(folder, "causal_lm", **others))
     streams = plain.train_streams()
     assert not any(np.any(next(streams)["targets_positions"][:, 0]) for _ in range(3))
-    assert plain.abstract_state().memory == ()
+    assert plain.abstract_state.memory == ()
     others |= {"model.stateful": True, "evaluate.memory_length": 3}  # without effect
     run = build(_config(folder, "causal_lm", **others))
     rows, config = run.data.settings.batch_size, run.model.config
-    memory = run.abstract_state().memory
+    memory = run.abstract_state.memory
     assert memory["hidden"].shape == (rows, config.num_decoder_layers, 1, 2 * config.d_model)
     assert run.trained({}).memory(5)["hidden"].shape[::2] == (5, 1)
     streams, alike = run.train_streams(), build(_config(folder, "causal_lm", **MEMORY))
@@ -357,7 +357,7 @@ def test_an_independent_decay_is_a_share_of_noams_own_peak(folder):
     changes |= {"learning_rate": 5.0, "weight_decay": 0.3}
     config = _config(folder, **{f"optimizer__{key}": value for key, value in changes.items()})
     run = build(config)
-    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), run.abstract_state().params)
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), run.abstract_state.params)
     nothing = jax.tree.map(np.zeros_like, params)
     update = jax.jit(run.transform.update)
     updates, _ = update(nothing, run.transform.init(params), params)

@@ -116,7 +116,7 @@ def test_a_step_with_each_setting_can_be_traced(folder):
         _traced.update(most)
         built = check(each, folder)
         step: Any = built.train_step()
-        step.trace(built.abstract_state(), built.abstract_batch())
+        step.trace(built.abstract_state, built.abstract_batch())
 
 
 _traced: set[tuple[str, ...]] = set()  # by the tests of all folders, which have many in common

@@ -37,7 +37,7 @@ def numbers(workdir):
     run = build(load(str(workdir / "config.json")), workdir)
     newest = run.checkpoints(workdir).find("last")
     assert newest is not None
-    params = restore(newest, run.abstract_state()).state.params
+    params = restore(newest, run.abstract_state).state.params
     return np.array(losses), list(map(np.asarray, jax.tree.leaves(params)))
 
 

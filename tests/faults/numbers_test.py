@@ -142,7 +142,7 @@ def assert_saved(corpus, workdir, batches):
         newest = run.checkpoints(workdir).find("last")
         assert bool(newest) == bool(batches)
         if newest:
-            assert trained(restore(newest, run.abstract_state()).state) == trained(state)
+            assert trained(restore(newest, run.abstract_state).state) == trained(state)
 
 
 def fate(bad_step, number, place, value):

@@ -12,7 +12,7 @@ from transformer_jax.inspection.flops import model_flops, product_flops, seconds
 def test_model_flops_are_6_n_d_and_those_of_attention():
     """N: all kernels and, for the logits, the table; attention: 12 T H K a layer and token."""
     run = make({})
-    leaves = jax.tree_util.tree_leaves_with_path(run.abstract_state().params)
+    leaves = jax.tree_util.tree_leaves_with_path(run.abstract_state.params)
     kernels = ("query", "key", "value", "output", "up", "down", "table")
     sizes = [leaf.size for path, leaf in leaves if path[-1].key in kernels]
     assert len(sizes) == len(kernels)
@@ -32,7 +32,7 @@ def test_flops_of_a_step_count_every_layer_and_what_is_computed_again():
     def of(**changes):
         run = make({f"model.{name}": value for name, value in changes.items()})
         with use(run.mesh):
-            arguments = run.abstract_state(), run.abstract_batch()
+            arguments = run.abstract_state, run.abstract_batch()
             return product_flops(run.train_step().trace(*arguments))
 
     three, five = of(num_layers=3), of(num_layers=5)

@@ -45,7 +45,7 @@ def trained(run: Run, workdir: Path, folders: list[Path]) -> Trained:
     for folder in folders:
         check(run, workdir, folder)
     with progress.phase("Restoring the parameters"):
-        params = run.abstract_state().params
+        params = run.abstract_state.params
         return run.trained(load_parameters(folders, params, run.evaluate.parameter_dtype))
 
 

@@ -69,7 +69,7 @@ def start(
         return begin(run, streams, workdir)
     with progress.phase("Restoring the last checkpoint"):
         check_data(checkpoint, streams)
-        restored = restore(checkpoint, run.abstract_state())
+        restored = restore(checkpoint, run.abstract_state)
         streams.set_state(restored.streams)
         for _ in range(hosts.first(lambda: _left_out(workdir, restored.step, bad))):
             next(streams)

@@ -186,7 +186,7 @@ def _opened_log(run: Run, workdir: Path, step: int) -> RunLog:
     log.results(
         {
             "status": "running",
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(run.abstract_state().params)),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(run.abstract_state.params)),
             "steps": max(step, 0),
             **({"fork": origin} if (origin := read_fork(workdir)) else {}),
             "device_kind": jax.devices()[0].device_kind,

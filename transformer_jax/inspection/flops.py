@@ -26,7 +26,7 @@ def model_flops(run: Run) -> float:
         outputs, memory = with_memory(model, params, batch, None, memory)
         return outputs.arrays(), memory
 
-    state = run.abstract_state()
+    state = run.abstract_state
     with use(run.mesh):
         traced = jax.jit(forward).trace(state.params, run.abstract_batch(), state.memory)
     return 3 * product_flops(traced)

@@ -69,7 +69,7 @@ def compiled_step(run: Run, step: StepFn | None = None, *, begins: bool = False)
     """
     jitted: Any = step or run.train_step()
     with progress.phase("Compiling the training step"), ThreadPoolExecutor(1) as pool:
-        lowered = jitted.lower(run.abstract_state(), run.abstract_batch())
+        lowered = jitted.lower(run.abstract_state, run.abstract_batch())
         compiling = pool.submit(lowered.compile)
         if begins:
             run.compile_new_state()
@@ -141,7 +141,7 @@ def _training(run: Run) -> Iterator[Need]:
 
 def _state(run: Run) -> Iterator[Need]:
     """What training carries, as it is sharded; the parameters first."""
-    state, config = run.abstract_state(), run.model.config
+    state, config = run.abstract_state, run.model.config
     largest = max(jax.tree.leaves(state.params), key=lambda leaf: leaf.size)
     sizes = {name: getattr(config, name, None) for name in _SIZES}
     settings = {f"model.{name}": size for name, size in sizes.items() if size in largest.shape}
@@ -196,7 +196,7 @@ def _decoding(run: Run, decode: DecodeSettings, prompt: int, rows: int) -> Itera
     if tokens + logits >= _WORTH_TRACING:
         begin = functools.partial(decoder.begin, room=rooms_of(length)[0], length=length)
         limits = jax.ShapeDtypeStruct((rows,), "int32")
-        params, inputs = run.abstract_state().params, prompt_shapes(rows, prompt)
+        params, inputs = run.abstract_state.params, prompt_shapes(rows, prompt)
         context, state = jax.eval_shape(begin, params, inputs, limits)
         yield Need("decoding cache", _bytes((context, state.cache)), _largest(settings))
 

@@ -71,7 +71,7 @@ def compiled(run: Run, measure: Measure) -> Callable[[Observation], dict[str, An
 
 def _traced(run: Run, name: str) -> Callable[[Observation], dict[str, Any]]:
     """A row of PROBES as `compiled`, traced before its first step, which then need not."""
-    measure, state = compiled(run, PROBES[name]), run.abstract_state()
+    measure, state = compiled(run, PROBES[name]), run.abstract_state
     try:
         values = jax.eval_shape(measure, Observation(state, state.params, run.abstract_batch()))
     except Exception as error:

@@ -129,7 +129,7 @@ def _compile(run: Run) -> Work:
 
     def work() -> None:
         jax.clear_caches()
-        run.train_step().lower(run.abstract_state(), run.abstract_batch()).compile()
+        run.train_step().lower(run.abstract_state, run.abstract_batch()).compile()
 
     return work
 

@@ -17,7 +17,7 @@ def test_a_step_takes_three_times_the_products_of_the_forward_pass(changes, tmp_
     def forward(params, batch):
         return run.outputs(params, batch, None, ())[0].arrays()
 
-    traced = jax.jit(forward).trace(run.abstract_state().params, run.abstract_batch())
+    traced = jax.jit(forward).trace(run.abstract_state.params, run.abstract_batch())
     assert limit.step(tiny.config(changes)) == 3 * product_flops(traced)
 
 

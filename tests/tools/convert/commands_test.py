@@ -222,7 +222,7 @@ def random_model(kind, shared):
     """The config of a model of a family that ties embeddings, its shapes, and random parameters."""
     values = SIZES | {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": True}
     run = build(load(default.__file__, FAMILIES[kind].settings(Settings(values, "", {}))))
-    abstract, draw = run.abstract_state().params, np.random.default_rng(0).normal
+    abstract, draw = run.abstract_state.params, np.random.default_rng(0).normal
     params = arrays.map_paths(lambda _, leaf: draw(size=leaf.shape).astype("f4"), abstract)
     leaves = arrays.flat(params)
     for row in FAMILIES[kind].rows(run.model.config):

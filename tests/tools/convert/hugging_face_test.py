@@ -321,7 +321,7 @@ def _opened(workdir):
     """The run of a work directory, and its parameters."""
     with built(load(str(workdir / "config.json")), workdir) as run:
         folders = restore.find(run, workdir, None)
-        return run, restore.load_parameters(folders, run.abstract_state().params)
+        return run, restore.load_parameters(folders, run.abstract_state.params)
 
 
 def _batch(lengths=LENGTHS):

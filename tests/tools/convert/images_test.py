@@ -146,7 +146,7 @@ def ours(one, changes=None):
     config = load(str(one.workdir / "config.json"), changes or {})
     with jax.default_matmul_precision("highest"), built(config, one.workdir) as run:
         folders = restore.find(run, one.workdir, None)
-        params = restore.load_parameters(folders, run.abstract_state().params)
+        params = restore.load_parameters(folders, run.abstract_state.params)
         batch: Any = run.data.batch(one.files)
         outputs: Any = run.outputs(params, batch, None, ())[0].arrays()
     if run.task.recipe.name == "detection":

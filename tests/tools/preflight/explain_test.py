@@ -14,7 +14,7 @@ from transformer_jax.tools.preflight import explain, hlo
 def test_tables_sum_up_to_the_traffic_of_a_training_step():
     run = make({"model.remat": "dots"})
     with use(run.mesh):
-        step = run.train_step().lower(run.abstract_state(), run.abstract_batch())
+        step = run.train_step().lower(run.abstract_state, run.abstract_batch())
         module = hlo.parse(step.compile().as_text())
     moves = explain.moves(module)
     traffic = sum(runs * moved for _, runs, moved in hlo.moving(module))

@@ -49,7 +49,7 @@ of = target("v5e-4")
 run = build(load(sys.argv[1], json.loads(sys.argv[2])), None, of.devices)
 program = compile_step(run, of.memory)
 exchanges = [[exchange.kind, exchange.axes] for exchange in program.exchanges]
-parameters = sum(leaf.size * 4 for leaf in jax.tree.leaves(run.abstract_state().params))
+parameters = sum(leaf.size * 4 for leaf in jax.tree.leaves(run.abstract_state.params))
 print(json.dumps([exchanges, program.arguments, parameters]))
 """
 

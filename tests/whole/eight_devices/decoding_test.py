@@ -35,7 +35,7 @@ def on(name, run, compute):
     """compute(parameters) on the mesh of this name."""
     on_mesh = run.on(small.MESHES[name])
     with sharding.use(on_mesh.mesh):
-        layout = train_state.layout(on_mesh.abstract_state().params)
+        layout = train_state.layout(on_mesh.abstract_state.params)
         return compute(jax.device_put(parameters(run), layout))
 
 

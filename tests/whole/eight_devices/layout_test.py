@@ -58,7 +58,7 @@ def activations(rows, tensor=1):
 
 def test_each_array_is_made_where_it_stays(state):
     """No device holds a whole kernel or a whole moment of one."""
-    abstract = RUN.on(MESH).abstract_state()
+    abstract = RUN.on(MESH).abstract_state
     for array, shape in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
         assert array.sharding == shape.sharding
     adam = state.opt_state[1]

@@ -102,4 +102,4 @@ class Small:
         """The training step, from shapes alone."""
         run = self.on(mesh)
         with sharding.use(run.mesh):
-            return run.train_step().lower(run.abstract_state(), run.abstract_batch()).compile()
+            return run.train_step().lower(run.abstract_state, run.abstract_batch()).compile()

@@ -48,7 +48,7 @@ def trained(run: Small, mesh: str, steps=STEPS, forgets=False):
     losses, on_mesh = [], run.on(small.MESHES[mesh])
     with sharding.use(on_mesh.mesh):
         step = step_on(run, small.MESHES[mesh])
-        layout = train_state.layout(on_mesh.abstract_state())
+        layout = train_state.layout(on_mesh.abstract_state)
         state = dataclasses.replace(first(run), rng=jax.random.key(1))
         state = jax.device_put(state, layout, may_alias=False)  # the step takes its state
         for number in range(steps):

@@ -109,7 +109,7 @@ def _save(
     expected: as of `verify.compare`. Raises ValueError; then the work directory is as before.
     """
     with progress.phase(f"Reading the tensors of {model.folder.name}"):
-        abstract = run.abstract_state().params
+        abstract = run.abstract_state.params
         params, notes = tensors.read(model.tensors, model.family, run.model.config, abstract)
     if expected is not None:
         with progress.phase("Comparing with the reference"):

@@ -78,7 +78,7 @@ def compile_step(run: Run, memory: float) -> Program:
     Raises:
       TooLarge: one device has less `memory` than it needs.
     """
-    return _compile(run, run.train_step(), (run.abstract_state(), run.abstract_batch()), memory)
+    return _compile(run, run.train_step(), (run.abstract_state, run.abstract_batch()), memory)
 
 
 def compile_decoding(run: Run, memory: float) -> Program | None:
@@ -89,7 +89,7 @@ def compile_decoding(run: Run, memory: float) -> Program | None:
     """
     if run.task.limit is None:
         return None
-    settings, params = run.data.settings, run.abstract_state().params
+    settings, params = run.data.settings, run.abstract_state.params
     decoder = run.trained(params).writer
     rows, width = settings.evaluation_batch_size, settings.max_prompt_length
     inputs = prompt_shapes(rows, width)

@@ -136,7 +136,7 @@ def report(make: Callable[[Changes], Run], of: Target, *, explained: bool) -> It
       RuntimeError: something does not fit; the message says by how much and what would.
     """
     run = make({})
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(run.abstract_state().params))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(run.abstract_state.params))
     tokens = max(math.prod(shape[:2]) for shape, _ in run.data.batch_shapes().values())
     sizes = ", ".join(f"{axis} {size}" for axis, size in run.mesh.shape.items())
     yield f"{of.name}; mesh {sizes}"

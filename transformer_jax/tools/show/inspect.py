@@ -45,7 +45,7 @@ def inspect(config: Config, workdir: Path | None) -> int:
         total = sum(math.prod(role.shape) for role in run.roles.values())
         print(f"  {'total':{width}}  {total:>13,}")
 
-        flops = product_flops(run.train_step().trace(run.abstract_state(), run.abstract_batch()))
+        flops = product_flops(run.train_step().trace(run.abstract_state, run.abstract_batch()))
         print(f"\nMatrix products of one training step: {flops:.3e} FLOPs")
         print(
             "\nMemory at least, by shapes (`preflight` compiles the steps):",
