@@ -178,7 +178,7 @@ class Decoder(nn.Module):
         advance: Callable[..., Any],
         deterministic: bool,
     ) -> tuple[Float[Array, "*B D"], Cache]:
-        """All layers one after the other, and the states that they leave.
+        """All layers one after the other, and the readout if any; and the states that they leave.
 
         Args:
           contexts: what an encoder says at each token; None where the bottom layer finds it.
@@ -191,7 +191,10 @@ class Decoder(nn.Module):
             states.append(state)
             out = self.dropout(out, deterministic=deterministic)
             x = x + out if self.config.adds_input(number + 1) else out
-        return self._read_out(x, embeddings, contexts), Cache(tuple(states))
+        if self.config.row.maxout:
+            x = _with(jnp.concatenate([x, embeddings], axis=-1), contexts)
+            x = jnp.max(self._affine(x, self.readout, self.readout_bias), axis=-2)
+        return x, Cache(tuple(states))
 
     def _of_encoder(
         self, encoded: Vectors, mask: Bool[Array, "B T S"]
@@ -210,17 +213,6 @@ class Decoder(nn.Module):
         else:
             contexts = jnp.concatenate(_last_states(encoded.x, mask), axis=-1)
         return initial, attended, contexts
-
-    def _read_out(
-        self,
-        x: Float[Array, "*B D"],
-        embeddings: Float[Array, "*B D"],
-        contexts: Float[Array, "*B C"] | None,
-    ) -> Float[Array, "*B D"]:
-        if not self.config.row.maxout:
-            return x
-        x = _with(jnp.concatenate([x, embeddings], axis=-1), contexts)
-        return jnp.max(self._affine(x, self.readout, self.readout_bias), axis=-2)
 
     def _affine(
         self, x: Float[Array, "*B I"], kernel: Float[Array, "I *out"], bias: Float[Array, "*out"]
