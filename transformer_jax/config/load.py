@@ -247,7 +247,11 @@ def _read(schema: Schema, config_file: str, named: str | None) -> Config:
 
 def _read_json(schema: Schema, path: Path, named: str | None) -> Config:
     """The config that a work directory holds; keys that are younger have their default."""
-    flat = flatten(_saved_config(path))
+    with reading(path, "restore it, in a work directory from checkpoints/STEP/config.json"):
+        content = json.loads("\n".join(decode_lines(path.read_bytes(), path.name)))
+        if not isinstance(content, dict):
+            raise ValueError("it is not the config of a run, which begins with {")
+    flat = flatten(content)
     if unknown := flat.keys() - schema.keys():
         raise ValueError(
             f"it has the keys {', '.join(sorted(unknown))}, which this version does not know: its "
@@ -292,15 +296,6 @@ def _mistake(schema: Schema, path: Path, error: BaseException) -> str:
     if isinstance(error, ValueError | OSError):
         return f"{error}{place}"
     return shorten(repr(error), 300) + place
-
-
-def _saved_config(path: Path) -> dict[str, Any]:
-    """The content of a config.json; ValueError in one line where it is none."""
-    with reading(path, "restore it, in a work directory from checkpoints/STEP/config.json"):
-        saved = json.loads("\n".join(decode_lines(path.read_bytes(), path.name)))
-        if not isinstance(saved, dict):
-            raise ValueError("it is not the config of a run, which begins with {")
-    return saved
 
 
 @functools.cache  # it takes as long as all else that loads a config
