@@ -36,10 +36,6 @@ def _linear(s, span):
     return 1 - _done(s, span.peak, span.last)
 
 
-def _half_cosine(s, span):
-    return (1 - jnp.cos(jnp.pi * _linear(s, span))) / 2
-
-
 def _final_decay(s, span):
     return span.shape(_done(s, span.last - span.decay, span.last))
 
@@ -85,7 +81,7 @@ SCHEDULES = {
     # learning_rate * sqrt(w / s): the peak is at s = w (fairseq's)
     "inverse_sqrt": Schedule(_inverse_sqrt),
     # half a cosine from learning_rate at s = w to final_learning_rate at `steps`
-    "cosine": Schedule(_half_cosine, ends=True),
+    "cosine": Schedule(lambda s, span: (1 - jnp.cos(jnp.pi * _linear(s, span))) / 2, ends=True),
     # a line between the same two points
     "linear": Schedule(_linear, ends=True),
     "constant": Schedule(lambda s, span: jnp.ones_like(s)),

@@ -53,21 +53,14 @@ def _count(logits: Float[Array, "*shape"], axis: int | tuple[int, ...]) -> Float
     return jnp.maximum(count, 1)
 
 
-def _sigmoid(logits: Any, axis: Any) -> Any:
-    return jax.nn.sigmoid(logits - jnp.log(_count(logits, axis)))
-
-
-def _relu(logits: Any, axis: Any) -> Any:
-    return jax.nn.relu(logits) / _count(logits, axis)
-
-
 ATTENTION_WEIGHTS = {
     "softmax": AttentionWeights(jax.nn.softmax),
     "off_by_one": AttentionWeights(jax.nn.softmax, added=True),  # Miller 2023
     "sink": AttentionWeights(jax.nn.softmax, added=True, trained=True),  # gpt-oss (2508.10925)
     # Ramapuram et al. 2024 (2409.04431): sigmoid(x - ln T)
-    "sigmoid": AttentionWeights(_sigmoid),
-    "relu": AttentionWeights(_relu),  # Wortsman et al. 2023 (2309.08586): relu(x) / T
+    "sigmoid": AttentionWeights(lambda x, axis: jax.nn.sigmoid(x - jnp.log(_count(x, axis)))),
+    # Wortsman et al. 2023 (2309.08586): relu(x) / T
+    "relu": AttentionWeights(lambda x, axis: jax.nn.relu(x) / _count(x, axis)),
 }
 # What the outputs of heads are multiplied by, sigmoid(X W_g) of the attention's input X (Qiu et al.
 # 2025, 2505.06708): the axes of W_g's outputs, one number for each head or each of its entries. W_g
