@@ -111,13 +111,6 @@ class RecurrentConfig(ModelConfig):
         """What the model is."""
         return RECURRENCES[self.recurrence]
 
-    @property
-    def source_width(self) -> int | None:
-        """The width of an encoder's output as a decoder sees it; None without an encoder."""
-        if self.architecture != "encoder_decoder":
-            return None
-        return (2 if self.both_ways(self.num_encoder_layers) else 1) * self.d_model
-
     def both_ways(self, layer: int) -> bool:
         """Whether this layer of the encoder, counted from 1, reads in both directions."""
         return self.row.bidirectional is None or layer <= self.row.bidirectional

@@ -87,7 +87,9 @@ class Decoder(nn.Module):
 
     def setup(self):
         config, width = self.config, self.config.d_model
-        row, source, layers = config.row, config.source_width or 0, []
+        row, source, layers = config.row, 0, []
+        if config.architecture == "encoder_decoder":  # as wide as what its encoder leaves
+            source = (2 if config.both_ways(config.num_encoder_layers) else 1) * width
         for number in range(1, config.num_decoder_layers + 1):
             name, attends = f"layer_{number}", row.attends and number == 1
             inputs = width if attends else width + source
