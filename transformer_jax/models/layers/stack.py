@@ -5,7 +5,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array
 
 from transformer_jax.models.layers.observe import SUMS
 
@@ -24,11 +23,8 @@ REMAT: dict[str, Any] = {
     "hidden": _only(*_HIDDEN),
     "full": _only(),
 }
-
-
-def keep(x: Array, name: str) -> Array:
-    """Names a value, so that the policies of `REMAT` can keep it."""
-    return checkpoint_name(x, name)
+# (value, name) -> the value under a name by which the policies of `REMAT` can keep it.
+keep = checkpoint_name
 
 
 def stack(block: type[nn.Module], num_layers: int, remat: str) -> Any:
