@@ -11,14 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.checkpoint.states import (
-    ORIGIN,
-    bits,
-    flip_a_bit,
-    folder_with,
-    make_state,
-    save_powers,
-)
+from tests.checkpoint.states import ORIGIN, bits, flip_a_bit, folder_with, make_state, save_powers
 from tests.models import tiny
 from transformer_jax.checkpoint import init_from as init_from_file
 from transformer_jax.checkpoint.checkpoints import Checkpoints

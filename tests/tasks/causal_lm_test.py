@@ -9,12 +9,7 @@ import pytest
 import tokenizers
 
 from tests.tasks.small import LANGUAGE_MODEL, beside, decoding, log_probabilities, results, score
-from transformer_jax.data.prepare.tokenizer import (
-    EOS_ID,
-    SpecialIds,
-    Tokenizer,
-    train_tokenizer,
-)
+from transformer_jax.data.prepare.tokenizer import EOS_ID, SpecialIds, Tokenizer, train_tokenizer
 from transformer_jax.tasks import causal_lm
 
 

@@ -17,12 +17,7 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
-from transformer_jax.runs.workdir import (
-    SPECIAL_IDS,
-    TOKENIZER_CONFIG,
-    reading,
-    write_atomically,
-)
+from transformer_jax.runs.workdir import SPECIAL_IDS, TOKENIZER_CONFIG, reading, write_atomically
 
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 

@@ -7,13 +7,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from transformer_jax.data.prepare.arrays import TokenArrays
-from transformer_jax.data.prepare.recipe import (
-    Batch,
-    Column,
-    Corrupt,
-    Draw,
-    NumberedBatch,
-)
+from transformer_jax.data.prepare.recipe import Batch, Column, Corrupt, Draw, NumberedBatch
 from transformer_jax.data.prepare.tokenizer import PAD_ID
 
 
