@@ -75,10 +75,10 @@ def read_table(path: Path, text_column: str, label_column: str, *, skip_bad: boo
         text_column, label_column: names in the header, which is the first line. Where both are
             decimal numbers, the file has no header, and they are places counted from 0.
 
-    White space around a label is cut.
+    White space around a label is cut. A header that is read as a row is warned of at the end.
 
     Raises:
-        ValueError: no such column, a row with more or fewer columns, or a row without a label.
+        ValueError: no such column, no row, one with more or fewer columns, or without a label.
     """
     lines = read_lines(path, skip_bad=skip_bad)
     first = next(lines) or ""
@@ -101,25 +101,19 @@ def read_table(path: Path, text_column: str, label_column: str, *, skip_bad: boo
             raise ValueError(f"there is no label in column {label_column!r}")
         return row[text], row[label].strip()
 
-    rows = parsed(path, parse, skip_bad, skip_first=has_header)
-    return _checked_table(rows, path, has_header)
-
-
-def _checked_table(rows: Iterator[Row], path: Path, has_header: bool) -> Iterator[Row]:
-    """The rows; there is one, and a header that is read as one is warned of at the end."""
     labels: Counter[str] = Counter()
-    for row in rows:
+    for row in parsed(path, parse, skip_bad, skip_first=has_header):
         labels[row[1]] += 1
         yield row
     if not labels:
         raise ValueError(f"{path}: there are no rows below the header")
-    first = next(iter(labels))
-    if not has_header and labels[first] == 1 < labels.total():
+    header = next(iter(labels))
+    if not has_header and labels[header] == 1 < labels.total():
         logging.warning(
             "%s:1: the label %r is on no other line; if this line is a header, name its columns in "
             "data.text_feature and data.label_feature",
             path,
-            first,
+            header,
         )
 
 
