@@ -35,7 +35,8 @@ UNIT = 2**16 - 1
 
 def sized(recipe: Recipe, settings: ImageSettings) -> Recipe:
     """The recipe with the shapes that its columns of images have with these settings."""
-    shapes = {"inputs": (settings.patch_bytes,), "pixels": (settings.channels,)}
+    channels = settings.channels
+    shapes = {"inputs": (settings.patch_size**2 * channels,), "pixels": (channels,)}
 
     def shape(columns: Mapping[str, Column]) -> dict[str, Column]:
         return {

@@ -81,11 +81,6 @@ class ImageSettings:
         return self.prefix_tokens + math.prod(self.size) // self.patch_size**2
 
     @property
-    def patch_bytes(self) -> int:
-        """The numbers of a patch."""
-        return self.patch_size**2 * self.channels
-
-    @property
     def fingerprint(self) -> str:
         """What decides the pixels that are kept."""
         whole = self.patch_size if self.fit == "inside" else 1
@@ -100,7 +95,18 @@ def decode(picture: Picture, channels: int) -> Pixels:
             that are no pixels; the message names it.
     """
     with _opened(picture) as image:
-        return _pixels(image, channels)
+        # Cameras write JPEGs with a smaller image behind the one that counts, "MPO".
+        if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
+            raise ValueError(f"{image.n_frames} frames or pages, expected one")  # pyright: ignore
+        image = ImageOps.exif_transpose(image)
+        if image.mode == "F":
+            raise ValueError("its numbers are floating point, expected whole ones of 8 or 16 bits")
+        if not image.mode.startswith("I"):
+            return np.asarray(image.convert(_MODES[channels])).reshape(*image.size[::-1], channels)
+        deep = np.asarray(image).astype(np.int64)  # 16 bits of grey
+        if deep.min() < 0 or deep.max() > 65535:
+            raise ValueError("its numbers have more than 16 bits")
+        return np.repeat(np.round(deep / 257).astype(np.uint8)[..., None], channels, axis=-1)
 
 
 def size_of(picture: Picture) -> tuple[int, int]:
@@ -128,21 +134,6 @@ def _opened(picture: Picture) -> Iterator[Image.Image]:
         raise ValueError(f"{picture.name}: expected {known}") from None
     except Exception as error:  # of a broken file Pillow raises anything
         raise ValueError(f"{picture.name}: no image that can be used ({error})") from error
-
-
-def _pixels(image: Image.Image, channels: int) -> Pixels:
-    # Cameras write JPEGs with a smaller image behind the one that counts, "MPO".
-    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
-        raise ValueError(f"{image.n_frames} frames or pages, expected one")  # pyright: ignore
-    image = ImageOps.exif_transpose(image)
-    if image.mode == "F":
-        raise ValueError("its numbers are floating point, expected whole ones of 8 or 16 bits")
-    if not image.mode.startswith("I"):
-        return np.asarray(image.convert(_MODES[channels])).reshape(*image.size[::-1], channels)
-    deep = np.asarray(image).astype(np.int64)  # 16 bits of grey
-    if deep.min() < 0 or deep.max() > 65535:
-        raise ValueError("its numbers have more than 16 bits")
-    return np.repeat(np.round(deep / 257).astype(np.uint8)[..., None], channels, axis=-1)
 
 
 def resized(pixels: Pixels, size: Sequence[int], window: Window = WHOLE) -> Pixels:
@@ -218,9 +209,7 @@ def patches(pixels: Pixels, patch_size: int) -> UInt8[np.ndarray, "T PPC"]:
 def grid(rows: int, columns: int) -> Int32[np.ndarray, "T 4"]:
     """Row, column, rows and columns of the patches of an image."""
     places = np.indices((rows, columns), np.int32).reshape(2, -1).T
-    return np.concatenate(
-        [places, np.broadcast_to(np.array([rows, columns], np.int32), places.shape)], 1
-    )
+    return np.concatenate([places, np.full_like(places, [rows, columns])], axis=1)
 
 
 def joined(

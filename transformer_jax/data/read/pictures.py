@@ -31,8 +31,7 @@ def netpbm(name: str, pixels: np.ndarray) -> Picture:
 
 def files_of(folder: Path) -> tuple[Path, ...]:
     """The files LABEL/FILE of a folder in alphabetical order, but for those with a leading dot."""
-    paths = sorted(path for path in folder.glob("[!.]*/[!.]*") if not path.is_dir())
-    return tuple(paths)
+    return tuple(sorted(path for path in folder.glob("[!.]*/[!.]*") if not path.is_dir()))
 
 
 def read_folder(folder: Path, *, skip_bad: bool) -> Iterator[Row]:
