@@ -103,7 +103,8 @@ def _digit(rng: np.random.Generator, split: str) -> tuple[str, Mask]:
     label, glyph = glyphs[rng.integers(len(glyphs))]
     height = _HEIGHTS[rng.integers(len(_HEIGHTS))]
     width = max(1, round(height * glyph.shape[1] / glyph.shape[0]))
-    return label, _cut(_resized(glyph, height, width), 0)
+    resized = _between(height, glyph.shape[0]) @ glyph @ _between(width, glyph.shape[1]).T
+    return label, _cut(resized, 0)
 
 
 @functools.cache
@@ -129,12 +130,8 @@ def _cut(mask: Mask, least: float) -> Mask:
     return mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
-def _resized(mask: Mask, height: int, width: int) -> Mask:
-    """Bilinear, between the centres of the pixels; beyond the outermost ones as they are."""
-    return _between(height, mask.shape[0]) @ mask @ _between(width, mask.shape[1]).T
-
-
 def _between(new: int, old: int) -> Float[np.ndarray, "new old"]:
-    """What each of the new places takes from each of the old ones."""
+    """What each of the new places takes from each of the old ones: linear between the centres of
+    the pixels; beyond the outermost ones as they are."""
     at = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
     return np.maximum(0, 1 - np.abs(at[:, None] - np.arange(old)[None]))

@@ -167,11 +167,6 @@ def lengths_of(offsets: Array) -> Int64[np.ndarray, " longest+1"]:
     return summed(np.bincount(np.diff(chunk)) for chunk in chunks(offsets, 1))
 
 
-def ids_of(tokens: Array) -> Int64[np.ndarray, " V"]:
-    """How often each id occurs."""
-    return summed(map(np.bincount, chunks(tokens)))
-
-
 def summed(counts: Iterable[Shaped[np.ndarray, " _"]]) -> Shaped[np.ndarray, " most"]:
     """The sum of counts, also weighted ones, the shorter ones continued with zeros."""
     total = np.zeros(1, np.int64)

@@ -173,7 +173,7 @@ def _finish(plan: Plan, folder: Path, counts: Counts) -> None:
         _sum_up(folder / f"{name}_lengths", folder / f"{name}_offsets")
     for name in plan.recipe.counted:
         ids = FileArray(folder / name, plan.ids_dtype, "int32")
-        np.save(folder / f"{name}_ids.npy", arrays.ids_of(ids))
+        np.save(folder / f"{name}_ids.npy", arrays.summed(map(np.bincount, arrays.chunks(ids))))
     offsets = {name: FileArray(folder / f"{name}_offsets", "<i8") for name in names}
     known = {
         "kept": plan.ids_dtype,
@@ -205,7 +205,7 @@ def _encoded_piece(plan: Plan, piece: Examples) -> EncodedPiece:
     files = {}
     for name, column in recipe.stored.items():
         files[name] = _bytes(rows[name], name, column, plan.ids_dtype)
-        files[f"{name}_lengths"] = _lengths(rows[name])
+        files[f"{name}_lengths"] = np.fromiter(map(len, rows[name]), "<i8").tobytes()
     examples = list(zip(*piece.values(), strict=True))
     if plan.keeps_texts:
         lines = [_line(dict(zip(piece, example, strict=True))) for example in examples]
@@ -254,10 +254,6 @@ def _bytes(rows: Sequence[Any], name: str, column: Column, ids: str) -> bytes:
         return b"".join(column.array(row).tobytes() for row in rows)
     except ValueError as error:
         raise ValueError(f"the column {name!r} of the task: {error}") from None
-
-
-def _lengths(rows: Sequence[Any]) -> bytes:
-    return np.fromiter(map(len, rows), "<i8", len(rows)).tobytes()
 
 
 def _is_empty(value: str | list[Any]) -> bool:

@@ -51,7 +51,8 @@ class Mixture:
         self.counts = counts_of(weights)
         # Sets as long as each other would have one order by one seed: both sides of what two parts
         # make of one file would come together in every epoch.
-        seeds = [seed, *(_seed_of(seed, number) for number in range(1, len(sets)))]
+        others = (np.random.SeedSequence([seed, number]) for number in range(1, len(sets)))
+        seeds = [seed, *(int(other.generate_state(1)[0]) for other in others)]
         self._orders = [endless(one, of_set) for one, of_set in zip(sets, seeds, strict=True)]
         rng = np.random.default_rng(seed)
         self._set = rng.permutation(np.repeat(np.arange(len(sets)), self.counts))
@@ -72,10 +73,6 @@ class Mixture:
         rounds, rest = divmod(examples, _BLOCK)
         counts = np.bincount(self._set[places], minlength=len(self.counts))
         return rounds * counts + np.bincount(self._set[places[:rest]], minlength=len(self.counts))
-
-
-def _seed_of(seed: int, number: int) -> int:
-    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
 def endless(arrays: TokenArrays, seed: int) -> grain.MapDataset:
