@@ -144,8 +144,7 @@ class Dataset:
         """What a tokenizer is trained on: all columns of the training split but labels."""
         settings, recipe = self.settings, self.settings.recipe
         with progress.phase("Reading the train split"):
-            pieces = settings.pieces("train")
-            examples = sample(pieces, settings.tokenizer_train_bytes)
+            examples = sample(settings.pieces("train"), settings.tokenizer_train_bytes)
         columns = [examples[name] for name in recipe.reads if name != recipe.labels]
         return [as_text(value) for column in columns for value in column]
 
@@ -184,7 +183,6 @@ class Dataset:
         """
         settings = self.settings
         column, file = settings.recipe.labels, settings.labels_file
-        source = settings.source.source
         if column is None:
             return ()
         if file is not None and file.exists():
@@ -205,7 +203,7 @@ class Dataset:
                 )
                 raise ValueError(
                     f"{reason}, so there is nothing to learn: are data.train and what "
-                    f"data.source={source!r} reads the right ones?"
+                    f"data.source={settings.source.source!r} reads the right ones?"
                 )
             (temporary / LABELS).write_text(json.dumps(sorted(labels), ensure_ascii=False), "utf-8")
 

@@ -131,10 +131,9 @@ def _prompts(
 def _keys_of_samples(
     key: Key[Array, ""], numbers: Int[Array, "B"], num_samples: int
 ) -> Key[Array, "N"]:
-    fold_in = jax.random.fold_in
-    keys = jax.vmap(fold_in, in_axes=(None, 0))(key, numbers)
-    of_samples = jax.vmap(fold_in, in_axes=(None, 0))
-    return jax.vmap(of_samples, in_axes=(0, None))(keys, jnp.arange(num_samples)).reshape(-1)
+    fold_in = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+    keys = fold_in(key, numbers)
+    return jax.vmap(fold_in, in_axes=(0, None))(keys, jnp.arange(num_samples)).reshape(-1)
 
 
 def decode_batch(

@@ -66,11 +66,8 @@ def _corpus_score(
 def exact_match(hypotheses: Sequence[str], references: References) -> Scores:
     """ "exact_match": the fraction that equals a reference, blanks at both ends aside."""
     pairs = zip(hypotheses, references, strict=True)
-    return {
-        "exact_match": _mean(
-            ours.strip() in [text.strip() for text in texts] for ours, texts in pairs
-        )
-    }
+    matches = (ours.strip() in map(str.strip, texts) for ours, texts in pairs)
+    return {"exact_match": _mean(matches)}
 
 
 def rouge(hypotheses: Sequence[str], references: References) -> Scores:
@@ -105,12 +102,9 @@ def squad(hypotheses: Sequence[str], references: References) -> Scores:
     "f1" and "squad_exact_match", 0 to 1, means over the texts.
     """
     pairs = list(zip(hypotheses, references, strict=True))
-    return {
-        "f1": _mean(max(word_f1(ours, text) for text in texts) for ours, texts in pairs),
-        "squad_exact_match": _mean(
-            normalised(ours) in map(normalised, texts) for ours, texts in pairs
-        ),
-    }
+    f1 = (max(word_f1(ours, text) for text in texts) for ours, texts in pairs)
+    matches = (normalised(ours) in map(normalised, texts) for ours, texts in pairs)
+    return {"f1": _mean(f1), "squad_exact_match": _mean(matches)}
 
 
 def normalised(text: str) -> str:

@@ -76,9 +76,8 @@ class Trained:
 
     def writing(self, settings: DecodeSettings) -> "Trained":
         """The same, which writes by other settings."""
-        return dataclasses.replace(
-            self, decoder=dataclasses.replace(self.writer, settings=settings)
-        )
+        decoder = dataclasses.replace(self.writer, settings=settings)
+        return dataclasses.replace(self, decoder=decoder)
 
     def losses(self, split: Split) -> dict[str, float]:
         """Means over all batches of a split, so that it does not matter how these are cut.

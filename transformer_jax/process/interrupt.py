@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 # The exit status of a process that one of the two signals has ended: the same command continues.
 EXIT_STATUS = 128 + signal.SIGTERM
@@ -115,13 +114,11 @@ def _listen() -> Callable[[], None]:
             pass
         os.close(reader)
 
-    def handle(number: int, frame: Any) -> None:
-        obey()  # so that a signal has been obeyed when the main thread continues
-
     watching = threading.Thread(target=watch, daemon=True, name="interrupt")
     watching.start()
     old_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    previous = {number: signal.signal(number, handle) for number in _SIGNALS}
+    # So that a signal has been obeyed when the main thread continues
+    previous = {number: signal.signal(number, lambda *_: obey()) for number in _SIGNALS}
 
     def restore() -> None:
         for number, handler in previous.items():
