@@ -140,10 +140,7 @@ class Decoder:
         choose = search.greedy
         if settings.method == "sample":
             choose = search.sampler(
-                keys,
-                temperature=settings.temperature,
-                top_k=settings.top_k,
-                top_p=settings.top_p,
+                keys, temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p
             )
         return functools.partial(
             search.extend, step=next_logits, choose=choose, ends=self.ends, pad=self.pad

@@ -359,10 +359,7 @@ def _bpe(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
 def _unigram(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.Unigram())
     trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size,
-        special_tokens=_SPECIAL_TOKENS,
-        unk_token=_UNK,
-        show_progress=False,
+        vocab_size=vocab_size, special_tokens=_SPECIAL_TOKENS, unk_token=_UNK, show_progress=False
     )
     library = _trained_subwords(library, trainer, texts)
     library.model = _without_noise(library)

@@ -100,9 +100,7 @@ def _bucket(lengths: Int64[np.ndarray, " n"], group: Int64[np.ndarray, " B"], mo
 
 
 def pad(
-    examples: Sequence[Mapping[str, Any]],
-    columns: Mapping[str, Column],
-    lengths: Mapping[str, int],
+    examples: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], lengths: Mapping[str, int]
 ) -> Batch:
     """One example a row, padded to `lengths`, with segment ids (1) and positions.
 

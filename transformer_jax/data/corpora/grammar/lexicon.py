@@ -159,8 +159,7 @@ BELONGINGS = Scene(
         "book books Buch Bücher",
     ),
     adjectives(
-        "object",
-        "heavy schwer, bulky sperrig, fragile zerbrechlich, modern modern, worn abgenutzt",
+        "object", "heavy schwer, bulky sperrig, fragile zerbrechlich, modern modern, worn abgenutzt"
     ),
 )
 FOOD = Scene(
@@ -205,11 +204,7 @@ DEGREES = TOO, VERY, SO = words("too zu, very sehr, so so")
 
 THE = determiner("the the", "der die das die", "den die das die", "e e e en", "en e e en")
 THIS = determiner(
-    "this these",
-    "dieser diese dieses diese",
-    "diesen diese dieses diese",
-    "e e e en",
-    "en e e en",
+    "this these", "dieser diese dieses diese", "diesen diese dieses diese", "e e e en", "en e e en"
 )
 A = determiner("a some", "ein eine ein einige", "einen eine ein einige", "er e es e", "en e es e")
 # The object "a ..." under negation: "didn't eat an apple" is "fraß keinen Apfel".
