@@ -38,7 +38,6 @@ ChooseFn = Callable[[Array, Array], Array]
 
 def greedy(logits: Float[Array, "N V"], index: Int[Array, ""]) -> Int[Array, "N"]:
     """The likeliest token of each row."""
-    del index
     return likeliest(logits, 1)[1][:, 0]
 
 

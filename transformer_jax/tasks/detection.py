@@ -87,7 +87,6 @@ def _prompt(
 
 def _likeliest(outputs: Outputs, batch: Batch) -> dict[str, Any]:
     """Of each query of the last layer its likeliest class, how likely it is, and the corners."""
-    del batch
     shares = jax.nn.softmax(outputs.values.logits[-1])[..., :-1]
     corners = jnp.concatenate(detection.corners(outputs.values.boxes[-1]), axis=-1)
     classes, scores = jnp.argmax(shares, axis=-1), jnp.max(shares, axis=-1)
@@ -201,7 +200,6 @@ def _object(
 
 def _judge(means: Mapping[str, float], trained: Trained) -> tuple[str, dict[str, float]]:
     """Diverged where the loss is no number."""
-    del trained
     return "finished" if math.isfinite(means["loss"]) else "diverged", {"train/loss": means["loss"]}
 
 

@@ -45,7 +45,6 @@ def judge(means: Mapping[str, float], trained: Trained) -> tuple[str, dict[str, 
 
 def likeliest(outputs: Outputs, batch: Batch) -> Int[Array, "B T"]:
     """The likeliest token or label, from 0, at every place."""
-    del batch
     return jnp.argmax(outputs.arrays(), axis=-1)
 
 

@@ -80,7 +80,6 @@ def scene(name: str, split: str, number: int) -> Scene:
 
 def _shape(rng: np.random.Generator, split: str) -> tuple[str, Mask]:
     """A shape, cut to what of it is lit. All splits have the same ones."""
-    del split
     name = list(_SHAPES)[rng.integers(len(_SHAPES))]
     height, width = rng.integers(_SIDES[0], _SIDES[1] + 1, 2)
     # From -1 to 1 at the centres of the pixels
