@@ -78,22 +78,16 @@ def entropy() -> float:
 
 def text(split: str) -> str:
     """The pieces of one of SPLITS; always the same."""
-    rng = np.random.default_rng([_SEED, list(SPLITS).index(split)])
-    half = _draw(rng, SPLITS[split])
+    rng, count = np.random.default_rng([_SEED, list(SPLITS).index(split)]), SPLITS[split]
+    # The last bound, the sum of all probabilities, is left out: rounding may put it below a draw.
+    bounds = np.cumsum(np.vstack(chain()), axis=1)[:, :-1]
+    words = [np.full(count, len(WORDS))]  # the row of the stationary distribution
+    for draws in rng.random((HALF, count)):
+        words.append(np.sum(draws[:, None] >= bounds[words[-1]], axis=1))
+    half = np.stack(words[1:], axis=1)
     return joined(np.concatenate([half, half], axis=1), WORDS)
 
 
 def joined(pieces: Int64[np.ndarray, "B T"], words: Sequence[str]) -> str:
     """Pieces of the numbers of words as a text, without the last word (see above)."""
     return " ".join(np.array(list(words))[pieces.ravel()[:-1]].tolist())
-
-
-def _draw(rng: np.random.Generator, count: int) -> Int64[np.ndarray, "count half"]:
-    """The drawn words of `count` pieces, as their numbers."""
-    transitions, stationary = chain()
-    # The last bound, the sum of all probabilities, is left out: rounding may put it below a draw.
-    bounds = np.cumsum(np.vstack([transitions, stationary]), axis=1)[:, :-1]
-    words = [np.full(count, len(WORDS))]  # the row of the stationary distribution
-    for draws in rng.random((HALF, count)):
-        words.append(np.sum(draws[:, None] >= bounds[words[-1]], axis=1))
-    return np.stack(words[1:], axis=1)
