@@ -135,8 +135,7 @@ def save_vocabularies(run: Run, workdir: Path) -> None:
     if run.data.settings.recipe.tokenized and not (workdir / TOKENIZER).exists():
         run.data.tokenizer.save(workdir / TOKENIZER)
     if run.data.labels and not (workdir / LABELS).exists():
-        text = json.dumps(run.data.labels, ensure_ascii=False, indent=1)
-        save(workdir / LABELS, text)
+        save(workdir / LABELS, json.dumps(run.data.labels, ensure_ascii=False, indent=1))
 
 
 def _left_out(workdir: Path, step: int, bad: int | None) -> int:

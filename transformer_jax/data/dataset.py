@@ -188,8 +188,7 @@ class Dataset:
         if file is not None and file.exists():
             return read_labels(file)
         versions = [part.version() for split in SPLITS for part in settings.sets(split)]
-        key = fingerprint("labels", column, *versions)
-        folder = settings.cache / "labels" / key
+        folder = settings.cache / "labels" / fingerprint("labels", column, *versions)
 
         def collect(temporary: Path) -> None:
             labels = set()

@@ -52,8 +52,7 @@ def read_scenes(
         boxes = [[*box, (box[2] - box[0]) * (box[3] - box[1]), 0] for box in corners]
         return picture, list(pixels.shape), boxes, labels
 
-    pairs = scenes.scenes(settings.name, splits)
-    return gathered(columns, itertools.starmap(row, pairs))
+    return gathered(columns, itertools.starmap(row, scenes.scenes(settings.name, splits)))
 
 
 def read_coco(path: Path, *, skip_bad: bool) -> Iterator[Row]:

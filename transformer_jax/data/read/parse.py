@@ -80,8 +80,7 @@ def read_table(path: Path, text_column: str, label_column: str, *, skip_bad: boo
     Raises:
         ValueError: no such column, no row, one with more or fewer columns, or without a label.
     """
-    lines = read_lines(path, skip_bad=skip_bad)
-    first = next(lines) or ""
+    first = next(read_lines(path, skip_bad=skip_bad)) or ""
     has_header = not (text_column.isdecimal() and label_column.isdecimal())
     cells = first.split("\t")
     names = cells if has_header else [str(place) for place in range(len(cells))]
