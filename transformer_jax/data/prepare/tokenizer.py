@@ -297,20 +297,16 @@ def train_tokenizer(
 
 def _bytes(texts: Sequence[str], vocab_size: int) -> tokenizers.Tokenizer:
     del texts, vocab_size  # every byte is known beforehand
-    symbols = _byte_symbols()
+    # Printable characters stand for bytes (GPT-2's table, as the library uses it).
+    printable = sorted(pre_tokenizers.ByteLevel.alphabet())
+    others = iter(symbol for symbol in printable if ord(symbol) >= 256)
+    symbols = [chr(byte) if chr(byte) in printable else next(others) for byte in range(256)]
     vocab = {token: i for i, token in enumerate(_SPECIAL_TOKENS)}
     vocab |= {symbol: len(_SPECIAL_TOKENS) + byte for byte, symbol in enumerate(symbols)}
     library = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.decoder = decoders.ByteLevel()
     return library
-
-
-def _byte_symbols() -> list[str]:
-    """The printable character that stands for each byte (GPT-2's table, as the library uses it)."""
-    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
-    others = iter(symbol for symbol in symbols if ord(symbol) >= 256)
-    return [chr(byte) if chr(byte) in symbols else next(others) for byte in range(256)]
 
 
 # A line break takes the blanks beside it along: between words a blank goes without saying.

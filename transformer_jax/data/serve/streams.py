@@ -9,7 +9,6 @@ import grain
 import grain.experimental
 import numpy as np
 from absl import logging
-from jaxtyping import Bool
 
 from transformer_jax.data.cache import fingerprint
 from transformer_jax.data.prepare.arrays import TokenArrays
@@ -62,12 +61,14 @@ class TrainStreams:
         wanted = np.ones(batch_size, bool) if rows is None else np.isin(np.arange(batch_size), rows)
         by_stream = wanted.reshape(streams, -1)
         if np.any(by_stream.any(axis=1) != by_stream.all(axis=1)):
+            # Pieces of most rows, as many in each, that are wanted as a whole or not at all
+            ends = np.append(np.flatnonzero(np.diff(wanted)) + 1, batch_size)
             logging.warning(
                 "data.streams=%d: some streams are read by several hosts, each for a part of its "
                 "rows. With data.streams=%d each would be read by one, but the order of the data "
                 "would be another",
                 streams,
-                batch_size // _largest_pieces(wanted),
+                batch_size // int(np.gcd.reduce(ends)),
             )
         self._streams = {i: make(i) for i in np.flatnonzero(by_stream.any(axis=1)).tolist()}
 
@@ -112,12 +113,6 @@ class TrainStreams:
         for i, stream in self._streams.items():
             state = states[str(i)]
             stream.set_state({key: value for key, value in state.items() if key != "drawn"})
-
-
-def _largest_pieces(wanted: Bool[np.ndarray, " B"]) -> int:
-    """The most rows of equal pieces of a batch of which each is wanted as a whole or not at all."""
-    ends = np.flatnonzero(np.diff(wanted)) + 1
-    return int(np.gcd.reduce(np.append(ends, len(wanted))))
 
 
 def shuffled_streams(
