@@ -283,8 +283,9 @@ class Checkpoints:
         sign = -1 if self._best_metric.endswith("accuracy") else 1
         ranked = []
         for folder in folders:
-            value = _metrics(folder).get(self._best_metric)
-            if value is not None:
+            path = folder / _METRICS
+            metrics = json.loads(path.read_text()) if path.exists() else {}
+            if (value := metrics.get(self._best_metric)) is not None:
                 ranked.append((sign * value, _progress(folder)["step"], folder))
         return min(ranked)[-1] if ranked else None
 
@@ -424,11 +425,6 @@ def evaluated(saved: Mapping[str, Any]) -> str:
 
 def _progress(folder: Path) -> dict[str, Any]:
     return json.loads((folder / PROGRESS).read_text())
-
-
-def _metrics(folder: Path) -> dict[str, float | None]:
-    path = folder / _METRICS
-    return json.loads(path.read_text()) if path.exists() else {}
 
 
 @contextlib.contextmanager
