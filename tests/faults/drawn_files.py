@@ -4,7 +4,6 @@ What a row is worth is known when it is written: what reads a file is compared w
 """
 
 import csv
-import gzip
 import io
 import itertools
 import json
@@ -235,10 +234,3 @@ FORMATS = [
         "coco", BOXED, _coco, _BOXES, names=("{}.json", *(f"{{}}/{n}.png" for n in range(9)))
     ),
 ]  # fmt: skip
-
-
-def packed(data: bytes, ending: str) -> bytes:
-    """The bytes of a file whose name ends so."""
-    if ending == ".gz":
-        return gzip.compress(data, mtime=0)
-    return pyarrow.compress(data, codec="zstd", asbytes=True) if ending else data

@@ -22,9 +22,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.data import datasets
+from tests.data.read.open_file_test import packed
 from tests.faults import drawn_settings
 from tests.faults.drawn_command_lines import command_lines
-from tests.faults.drawn_files import FORMATS, packed
+from tests.faults.drawn_files import FORMATS
 from tests.faults.endings import (
     MAIN,
     Ending,

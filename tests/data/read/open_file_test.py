@@ -22,14 +22,11 @@ def documents_of(path, separator, **settings):
     return list(read_documents(path, separator, **settings))
 
 
-def packed(path, data):
-    """Writes data as the name of the file says."""
-    if path.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)
-    if path.suffix == ".zst":
-        data = pyarrow.compress(data, codec="zstd", asbytes=True)
-    path.write_bytes(data)
-    return path
+def packed(data: bytes, ending: str) -> bytes:
+    """The bytes of a file whose name ends so."""
+    if ending == ".gz":
+        return gzip.compress(data, mtime=0)
+    return pyarrow.compress(data, codec="zstd", asbytes=True) if ending else data
 
 
 def test_only_one_carriage_return_is_cut_and_only_before_the_end_of_line(tmp_path):
@@ -52,10 +49,10 @@ def test_a_file_that_is_not_a_regular_file_is_not_waited_for(tmp_path, monkeypat
 
 @pytest.mark.parametrize("name", ["f", "f.gz", "f.zst"])
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
-    data = codecs.BOM_UTF8 + "pos a\n\ufeffneg b\n".encode()
-    packed(tmp_path / name, data)
-    assert lines_of(tmp_path / name) == ["pos a", "\ufeffneg b"]
-    assert documents_of(tmp_path / name, "\n")[0] == "pos a"
+    path, data = tmp_path / name, codecs.BOM_UTF8 + "pos a\n\ufeffneg b\n".encode()
+    path.write_bytes(packed(data, path.suffix))
+    assert lines_of(path) == ["pos a", "\ufeffneg b"]
+    assert documents_of(path, "\n")[0] == "pos a"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +79,8 @@ def test_blocks_change_nothing(tmp_path, monkeypatch, name, size):
     """Whatever a block ends in: a character, a line, a separator."""
     draw = random.Random(size)
     text = "".join(draw.choices(["ä", "b", "\n", "\r\n", "", " ", "#"], k=300)) + draw.choice("\nx")
-    path = packed(tmp_path / name, text.encode())
+    path = tmp_path / name
+    path.write_bytes(packed(text.encode(), path.suffix))
     whole = lines_of(path), [documents_of(path, separator) for separator in ("", "\n", "#", " #")]
     expected = text.replace("\r\n", "\n")
     assert whole[0] == expected.removesuffix("\n").split("\n")
