@@ -3,13 +3,12 @@
 import gzip
 import itertools
 import math
-import os
-import pathlib
 
 import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
+from tests.data.read.published_test import published
 from transformer_jax.data.corpora import grammar
 from transformer_jax.evaluation import scores
 from transformer_jax.evaluation.scores import METRICS
@@ -24,23 +23,15 @@ def alone(texts):
     return [[text] for text in texts]
 
 
-def real_data(*path):
-    """A file of the folder of real data; the test is skipped where there is none."""
-    folder = os.environ.get("TRANSFORMER_JAX_DATA")
-    if folder is None or not pathlib.Path(folder, *path).exists():
-        pytest.skip(f"TRANSFORMER_JAX_DATA names no folder with {path[0]}")
-    return pathlib.Path(folder, *path)
-
-
 def newstest2021(name):
     """Lines of one of the files of the WMT21 news test set."""
-    path = real_data("newstest2021_en_de", f"newstest2021.en-de.{name}.de")
+    path = published(f"newstest2021_en_de/newstest2021.en-de.{name}.de")
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def wnut17(name):
     """The tags of each post of a file of the WNUT 2017 shared task."""
-    with gzip.open(real_data("wnut17", f"{name}.gz"), "rt", encoding="utf-8") as file:
+    with gzip.open(published(f"wnut17/{name}.gz"), "rt", encoding="utf-8") as file:
         lines = [line.strip() for line in file.read().split("\n")]
     posts = [list(group) for filled, group in itertools.groupby(lines, key=bool) if filled]
     return [[line.split("\t")[-1] for line in post] for post in posts]
@@ -249,7 +240,7 @@ def test_perplexity_of_words_overflows_to_infinity():
 # Merity et al. 2016, table 1.
 @pytest.mark.parametrize(("split", "tokens"), [("valid", 217_646), ("test", 245_569)])
 def test_wikitext2_has_its_published_number_of_words(split, tokens):
-    with gzip.open(real_data("wikitext2", f"{split}.txt.gz"), "rt", encoding="utf-8") as file:
+    with gzip.open(published(f"wikitext2/{split}.txt.gz"), "rt", encoding="utf-8") as file:
         text = file.read()
     assert scores.word_perplexity(tokens, [text]) == pytest.approx(math.e, rel=1e-9)
     lines = text.removesuffix("\n").split("\n")
