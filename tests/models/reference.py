@@ -84,7 +84,7 @@ def _box_head(weights: dict, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     logits = x @ weights["labels"] + weights["labels_bias"]
     for name in ("first", "second"):
         x = np.maximum(x @ weights[name] + weights[f"{name}_bias"], 0.0)
-    return logits, 1 / (1 + np.exp(-(x @ weights["boxes"] + weights["boxes_bias"])))
+    return logits, sigmoid(x @ weights["boxes"] + weights["boxes_bias"])
 
 
 def embed(params: dict, batch: dict, config) -> list[np.ndarray]:
@@ -554,7 +554,7 @@ def _attention(
     if inner:
         out = _normalise(weights["inner_norm"], out, config)
     if config.attention_gate != "none":
-        gates = _sigmoid(np.tensordot(queries, weights["gate"], 1))
+        gates = sigmoid(np.tensordot(queries, weights["gate"], 1))
         out = (out.reshape(heads.shape) * gates.reshape(*gates.shape[:2], -1)).reshape(out.shape)
     return out @ weights["output"].reshape(out.shape[1], -1) + weights.get("output_bias", 0.0)
 
@@ -564,7 +564,7 @@ def _gelu(x):
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
-def _sigmoid(x):
+def sigmoid(x):
     return (1 + np.tanh(x / 2)) / 2
 
 
@@ -572,9 +572,9 @@ ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0.0),
     "gelu": _gelu,
     "gelu_tanh": lambda x: x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))),
-    "quick_gelu": lambda x: x * _sigmoid(1.702 * x),
+    "quick_gelu": lambda x: x * sigmoid(1.702 * x),
     "relu2": lambda x: np.maximum(x, 0.0) ** 2,
-    "swish": lambda x: x * _sigmoid(x),
+    "swish": lambda x: x * sigmoid(x),
 }
 # Of the gate, which then multiplies x W_up.
 GATES = {"swiglu": "swish", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}

@@ -149,13 +149,14 @@ def test_parameters_that_an_update_makes_infinite_are_seen_though_the_loss_was_f
     assert not metrics["finite_parameters"] and not is_finite(metrics)
 
 
+def faulty(params, batch, rng, memory):
+    outputs, _ = apply(params, batch, rng, ())
+    outputs = outputs._replace(values=outputs.values * batch["fault"])
+    return outputs, jax.tree.map(lambda leaf: leaf + batch["inputs"][:, :1], memory)
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_skipped_step_leaves_no_trace_but_in_the_counts_of_steps(parts):
-    def faulty(params, batch, rng, memory):
-        outputs, _ = apply(params, batch, rng, ())
-        outputs = outputs._replace(values=outputs.values * batch["fault"])
-        return outputs, memory + batch["inputs"][:, :1]
-
     memory = jax.ShapeDtypeStruct((B, 1), jnp.int32)
     state = tiny.make_states(ema=True, memory=memory).create(jax.random.key(0), make_batch(0))
     settings = make_settings(accumulation_steps=parts, ema_decay=0.9, bad_step="skip")
@@ -179,10 +180,6 @@ def test_an_average_of_steps_weighs_them_by_their_own_rates_also_behind_skipped_
 
     def schedule(count):
         return 0.01 * (count + 1)
-
-    def faulty(params, batch, rng, memory):
-        outputs, _ = apply(params, batch, rng, ())
-        return outputs._replace(values=outputs.values * batch["fault"]), memory
 
     settings = dataclasses.replace(tiny.OF_OPTIMIZER, name="schedule_free")
     transform = make_optimizer(settings, schedule, lambda: tiny.ROLES)
