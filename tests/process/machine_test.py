@@ -1,11 +1,11 @@
 """What a process may take of memory, read from made-up machines."""
 
 import platform
-import subprocess
 import sys
 
 import pytest
 
+from tests.processes import printed
 from transformer_jax.process import machine
 
 GIB = 2**30
@@ -98,8 +98,7 @@ thread.join()
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is the GNU C library's")
 def test_memory_that_is_freed_is_not_asked_for_again():
     def pages(argument):
-        command = [sys.executable, "-c", PROGRAM, argument]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        return int(printed(sys.executable, "-c", PROGRAM, argument))
 
     assert pages("keep") < 10
     assert pages("api") < 10

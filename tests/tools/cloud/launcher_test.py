@@ -5,19 +5,18 @@ import json
 import re
 import shlex
 import signal
-import subprocess
 import sys
 
 import pytest
 
-from tests.processes import wait_for
+from tests.processes import printed, wait_for
 from tests.tools.cloud.stand_in import ROOT, TRAIN, UNTIL_STOPPED
 
 
 def test_it_imports_the_standard_library_alone():
     path = f"import sys; sys.path.insert(0, {str(ROOT)!r})"
     code = f"{path}\nimport transformer_jax.tools.cloud.launcher"
-    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+    printed(sys.executable, "-I", "-S", "-c", code)
 
 
 def test_a_run_goes_through_all_hosts_to_its_end_by_the_commands_of_a_dry_run(cloud):

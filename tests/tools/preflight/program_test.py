@@ -4,10 +4,10 @@ import dataclasses
 import json
 import math
 import os
-import subprocess
 
 import pytest
 
+from tests.processes import printed
 from tests.tools.preflight.small import CONFIGS, PEAK, PROGRAM, TINY, make
 from transformer_jax.config.build import build
 from transformer_jax.config.load import load
@@ -63,13 +63,9 @@ def test_a_step_compiles_for_a_tpu_slice_that_is_not_there(kernel):
         pytest.skip("needs .venv-preflight, which `./launch.sh preflight` makes")
     changes = {"mesh.fsdp": 2, "mesh.tensor": 2, "model.attention_kernel": kernel}
     changes |= {"data.row_target_length": 128, "model.d_model": 256}
-    done = subprocess.run(
-        [python, "-c", SCRIPT, CONFIGS / "language_model.py", json.dumps(TINY | changes)],
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    exchanges, arguments, parameters = json.loads(done.stdout)
+    command = [str(python), "-c", SCRIPT, str(CONFIGS / "language_model.py")]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    text = printed(*command, json.dumps(TINY | changes), env=environment)
+    exchanges, arguments, parameters = json.loads(text)
     assert ["all-gather", ["fsdp"]] in exchanges
     assert arguments < 3 * parameters / 2  # parameters and two moments, most sharded over four
