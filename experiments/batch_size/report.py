@@ -18,6 +18,7 @@ _LOST = 0.03  # nats, by which a fixed beta2 is worse
 _LEFT = 0.25  # of SGD's gap at 256 rows, what is there at 1
 _SLACK = 1.2  # times the least tokens, that a critical batch takes
 _SLOPE, _FLAT = 0.3, 0.1  # of the log of a critical batch
+_GUESS = math.log(256)  # nats of a byte, above which a training has diverged
 _BEYOND = 50  # the log of a factor on tokens, from which on a curve is flat
 _Said = tuple[str, dict[str, float]]
 
@@ -32,6 +33,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
 
 def _tuned(rows: Sequence[Row], out: Path) -> str:
     part = rows[0]["part"]
+    rows = [row if _number(row["loss"]) <= _GUESS else row | {"loss": None} for row in rows]
     lines = []
     for (arm, batch), members in results.group(rows, "arm", "batch").items():
         fresh = [row for row in members if row["kind"] == "fresh"]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -89,6 +90,26 @@ def half_lives(known):
         key: math.inf if math.isnan(sum(cell)) else sum(cell) / 2 for key, cell in known.items()
     }
     return report._half_lives(known, means)
+
+
+def test_what_ends_above_a_guess_has_diverged(tmp_path, undrawn):
+    """Its losses, however large, say nothing of how far the others' seeds are apart."""
+    rows = [
+        {"part": "beta2", "kind": kind, "arm": arm, "batch": batch, "seed": seed}
+        | {
+            "learning_rate": rate,
+            "loss": 500.0 + 1e5 * seed if (arm, batch) == ("s", 16) else loss + seed,
+        }
+        for arm, loss in (("0.95", 2.1), ("s", 2.0), ("m", 2.05))
+        for batch in (1, 16)
+        for kind, rate, seed in (
+            *(("search", rate, 0) for rate in (1.0, 2.0, 4.0)),
+            *(("fresh", 2.0, seed / 1_000) for seed in (1, 2)),
+        )
+    ]
+    text = report._tuned(rows, tmp_path)
+    errors = [float(word) for word in re.findall(r"± ([\d.,]+\d)", text)]
+    assert "| s | 16 | 2 | diverged |" in text and errors and max(errors) < 0.1
 
 
 def test_the_half_life_that_is_compared_is_the_best_one_of_the_search():
