@@ -258,11 +258,10 @@ def _critical(rows: Sequence[Row], out: Path) -> str:
     by_tokens = _slope(known, "tokens", "width")
     # The targets of a training are not independent: a point for each.
     trained = [
-        {"width": width, "seed": seed, "parameters": members[0]["parameters"], "targets": "all"}
-        | {"batch": math.exp(np.mean([math.log(point["batch"]) for point in members]))}
-        for (width, seed), members in results.group(known, "width", "seed").items()
+        members[0] | {"batch": math.exp(np.mean([math.log(point["batch"]) for point in members]))}
+        for members in results.group(known, "width", "seed").values()
     ]
-    by_size = _slope(trained, "parameters", "targets")
+    by_size = _slope(trained, "parameters")
     grows = results.at_most(by_tokens._replace(value=-by_tokens.value), -_SLOPE)
     grows = "undecided" if grows == "held" and not by_tokens.counts else grows
     flat = results.at_most(by_size._replace(value=abs(by_size.value)), _FLAT)
@@ -286,8 +285,7 @@ def _critical(rows: Sequence[Row], out: Path) -> str:
         f"tokens.\n\n*It does not with the model's size*: **{flat}**; slope {by_size:+} on the log "
         f"of parameters.\n\n{len(points) - len(known)} of {len(points)} lie beyond the largest "
         f"batch and are left out; of {floored} the smallest takes the least tokens. The best rate "
-        f"is at the edge of its search for: "
-        f"{', '.join(edges) or 'none'}."
+        f"is at the edge of its search for: {', '.join(edges) or 'none'}."
     )
     figure = figures.lines(
         known,
@@ -312,9 +310,9 @@ def _curve(row: Row) -> dict[int, float]:
     }
 
 
-def _slope(points: Sequence[Row], x: str, within: str) -> Estimate:
+def _slope(points: Sequence[Row], x: str, *within: str) -> Estimate:
     """Of the log of a critical batch on that of x, at equal values of `within` and equal seeds."""
-    groups = results.group(points, within, "seed").values()
+    groups = results.group(points, *within, "seed").values()
     logs = [
         (np.log([point[x] for point in group]), np.log([point["batch"] for point in group]))
         for group in groups

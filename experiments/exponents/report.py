@@ -142,7 +142,8 @@ def _grid(rows: Sequence[Row], out: Path) -> str:
         f"*The exponent of the best size is that of Chinchilla once warm-up, rate and head are put "
         f"right*: **{verdict}**; {before} before, {counted} where the head alone is, and {after} "
         f"after.\n\n"
-        f"At the edge of its search: {', '.join(edges) or 'none'}.{_without(excess)}"
+        f"At the edge of its search: {', '.join(edges) or 'none'}."
+        f"{_without(excess, 'corrected', 'width')}"
     )
     figure = _falling(points)
     title = "Loss above the floor over tokens, by width, tuned and with a warm-up in proportion"
@@ -170,10 +171,10 @@ def _edges(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _without(excess: _Excess) -> str:
+def _without(excess: _Excess, *columns: str) -> str:
     """The cells that have no logarithm, so that budgets beside them are left out."""
     named = [
-        f"{' '.join(map(str, key))} after {tokens:,} tokens"
+        f"{' '.join(f'{x}={y}' for x, y in zip(columns, key, strict=True))} after {tokens:,} tokens"
         for key, cells in excess.items()
         for tokens, cell in cells.items()
         if not (cell > 0).all()
@@ -232,7 +233,7 @@ def _data(rows: Sequence[Row], out: Path) -> str:
     text = (
         f"*The loss falls with the data by a / (1 + a)*: **{verdict}**; of each exponent: "
         f"{', '.join(verdicts)}.\n\nAt the edge of its search: {', '.join(_edges(rows)) or 'none'}."
-        f"{_without(_excess(rows, 'a'))}"
+        f"{_without(_excess(rows, 'a'), 'a')}"
     )
     figure = _falling([row | {"arm": f"a = {row['a']}"} for row in rows if row["kind"] == "fresh"])
     title = "Loss above the floor over tokens, by the exponent of the keys' frequencies"

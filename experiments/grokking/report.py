@@ -47,7 +47,7 @@ def _readings(rows: Sequence[Row]) -> list[Row]:
     for members in results.group(readings, "arm").values():
         steps = sorted({row["step"] for row in members})
         for seed in results.group(members, "seed").values():
-            if seed[-1]["test"] > GENERALISES:
+            if max(row["test"] for row in seed) > GENERALISES:
                 readings += [seed[-1] | {"step": step} for step in steps if step > seed[-1]["step"]]
     return readings
 

@@ -142,9 +142,9 @@ def _sizes(rows: Sequence[Row]) -> _Said:
 
 def _depth(rows: Sequence[Row]) -> _Said:
     """The lines of depth; undecided without all layers and three seeds."""
-    names = int(HOPS.split()[0])
+    names, end = int(HOPS.split()[0]), _end(rows)
     cells = {
-        (layers, hops): [row["accuracy"] for row in last(members, _end(rows), str(hops))]
+        (layers, hops): [row["accuracy"] for row in last(members, end, str(hops))]
         for (layers,), members in results.group(rows, "layers").items()
         for hops in (1, 2, 4)
     }

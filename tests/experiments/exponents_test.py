@@ -130,8 +130,8 @@ def test_curves_of_one_arm_alone_are_one(ratios, said):
 
 def test_cells_without_a_logarithm_are_named():
     excess = {(True, 16): {1024: np.array([0.5, 0.4]), 2048: np.array([0.5, math.nan])}}
-    assert "True 16 after 2,048 tokens" in report._without(excess)
-    assert report._without({(True, 16): {1024: np.array([0.5, 0.4])}}) == ""
+    text = report._without(excess, "corrected", "width")
+    assert "corrected=True width=16 after 2,048 tokens" in text and "1,024" not in text
 
 
 @pytest.mark.parametrize("readings", [0, 5])

@@ -235,15 +235,14 @@ def test_what_sets_cannot_do_is_refused(config, changes, words):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("optimised")
-def test_detr_shapes_finds_boxes_after_a_third_of_its_steps(tmp_path):
-    """Of 2,300 steps to an AP50 of 0.90; on a part of its scenes, to have them drawn sooner. It is
-    about 0.3 by then, less or more as a processor rounds."""
+def test_detr_shapes_is_a_third_of_the_way_after_a_third_of_its_steps(tmp_path):
+    """Of 2,300 steps to an AP50 of 0.90; on a part of its scenes, to have them drawn sooner."""
     changes = {"train.steps": 766, "train.evaluate_every": 0, "data.train": ("train[:8000]",)}
     changes |= {"data.test": (), "data.cache_dir": str(tmp_path / "cache")}
     config = load(str(CONFIGS / "detr_shapes.py"), changes)
     assert train(config, tmp_path / "run") == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert results["validation/ap50"] > 0.2
+    assert results["validation/ap50"] > 0.90 / 3
 
 
 @pytest.mark.parametrize("probe", ["duplicate_token", "prefix_match"])
