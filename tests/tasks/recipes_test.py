@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.data.datasets import TOKENIZED
+from tests.data.datasets import TOKENIZED, rows_of
 from tests.data.prepared_sets import make_arrays
 from tests.training.reference import SETTINGS
 from transformer_jax.data.prepare.recipe import Drawing, Limits
@@ -150,17 +150,9 @@ def test_each_epoch_and_seed_draws_anew_and_evaluation_always_the_same(task):
     assert sets == epochs()
     for one, other in itertools.combinations([*sets, epochs(seed=1)[0]], 2):
         assert len(one & other) < 4
-
-    def evaluated(batch_size):
-        return {
-            number: batch["inputs"][row][batch["inputs_segment_ids"][row] > 0].tolist()
-            for batch, numbers in scored_batches(recipe, arrays, batch_size)
-            for row, number in enumerate(numbers.tolist())
-            if number >= 0
-        }
-
     # Rows of other widths, in other company
-    assert evaluated(8) == evaluated(3) and len(evaluated(8)) == len(LONG["text"])
+    once, again = (rows_of(scored_batches(recipe, arrays, size)) for size in (8, 3))
+    assert once == again and len(once) == len(LONG["text"])
 
 
 @pytest.mark.parametrize("task", TOKENIZED)
@@ -177,16 +169,6 @@ def test_pieces_change_nothing(task):
 
 
 # Encoding
-
-
-def test_sides_of_a_pair_end_with_eos_and_too_long_pairs_are_left_out_and_counted():
-    limits = Limits(5, 6, "drop")
-    columns, too_long = encode("translation", limits)
-    assert too_long == [2, 3]
-    numbers = [0, 1, 4]  # 4 is exactly as long as the limit on the source, with eos
-    for side, name in (("inputs", "source"), ("targets", "target")):
-        texts = [EXAMPLES[name][example] for example in numbers]
-        assert columns[side] == [[*ids, EOS_ID] for ids in BYTES.encode(texts)]
 
 
 def test_in_evaluation_too_long_pairs_are_truncated_and_counted():

@@ -8,39 +8,21 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.data.numbered import PAIRS
 from tests.data.prepared_sets import make_arrays
 from transformer_jax.data.prepare import arrays, prepare
 from transformer_jax.data.prepare.prepare import Plan, prepared
-from transformer_jax.data.prepare.recipe import Column, Limits, Recipe
+from transformer_jax.data.prepare.recipe import Column, Limits
 from transformer_jax.data.prepare.tokenizer import EOS_ID, train_tokenizer
 from transformer_jax.data.prepare.worker import Worker
 from transformer_jax.process import machine, progress
+from transformer_jax.tasks import TASKS
 
 BYTES = train_tokenizer("bytes", [], 0)
 EXAMPLES = {
     "source": ["ab", "", "abcdef", "a", "abcd"],
     "target": ["x", "y", "z", "0123456", "wxyz"],
 }
-
-
-def _encode(examples, tokenizer, labels, limits):
-    """Texts with eos; leaves sources out that are too long, and ignores targets' limit."""
-    pairs = zip(*(tokenizer.encode(examples[name]) for name in ("source", "target")), strict=True)
-    encoded = [([*source, EOS_ID], [*target, EOS_ID]) for source, target in pairs]
-    too_long = [n for n, (source, _) in enumerate(encoded) if len(source) > limits.source]
-    short = [pair for n, pair in enumerate(encoded) if n not in too_long]
-    rows = {"inputs": [source for source, _ in short], "targets": [target for _, target in short]}
-    return rows, too_long
-
-
-RECIPE = Recipe(
-    name="pairs",
-    reads=("source", "target"),
-    columns=dict(PAIRS),
-    encode=_encode,
-    prompt=_encode,
-)
+RECIPE = TASKS["translation"].recipe
 LIMITS = Limits(5, 6, "drop")
 PLAN = Plan(encoder=BYTES, recipe=RECIPE, labels=(), limits=LIMITS, keeps_texts=True)
 # Sixty examples in pieces of two, so that there is something to interrupt.
@@ -62,10 +44,10 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_set_holds_what_the_recipe_makes_of_each_example(tmp_path):
+def test_a_set_holds_what_the_recipe_makes_of_each_example_and_counts_the_too_long(tmp_path):
     pairs = make(tmp_path / "set", cut(EXAMPLES))
-    examples = [0, 1, 3, 4]
-    assert (len(pairs), pairs.counts.examples, pairs.counts.too_long) == (len(examples), 5, 1)
+    examples = [0, 1, 4]  # the last is exactly as long as the limit on the source, with eos
+    assert (len(pairs), pairs.counts.examples, pairs.counts.too_long) == (len(examples), 5, 2)
     assert list(pairs.columns) == list(RECIPE.columns)  # their order decides that of batches
     for number, example in enumerate(examples):
         for side, column in (("inputs", "source"), ("targets", "target")):
