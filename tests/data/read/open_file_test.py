@@ -29,9 +29,7 @@ def packed(data: bytes, ending: str) -> bytes:
     return pyarrow.compress(data, codec="zstd", asbytes=True) if ending else data
 
 
-def test_only_one_carriage_return_is_cut_and_only_before_the_end_of_line(tmp_path):
-    (tmp_path / "f").write_bytes(b"a\rb\r\r\n\x0c\n")
-    assert lines_of(tmp_path / "f") == ["a\rb\r", "\x0c"]
+def test_lines_that_end_in_a_carriage_return_alone_are_refused(tmp_path):
     (tmp_path / "f").write_bytes(b"one line\r\n")
     assert lines_of(tmp_path / "f") == ["one line"]
     (tmp_path / "f").write_bytes(b"word " * 9_000 + b"\rlast\r")
@@ -55,19 +53,6 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
     assert documents_of(path, "\n")[0] == "pos a"
 
 
-@pytest.mark.parametrize(
-    ("text", "separator", "documents"),
-    [
-        ("a\r\n\r\n \t\nb\n", "\n", ["a", "b"]),
-        ("a\nb\n\nc\n\n\n\nd", "\n\n", ["a\nb", "c", "d"]),
-        ("x<|e|>\ny<|e|>\n", "<|e|>", ["x", "\ny"]),
-        ("a\x0b\x0c\x1c\u0085\u2028b\n\rc\n", "\n", ["a\x0b\x0c\x1c\u0085\u2028b", "\rc"]),
-    ],
-)
-def test_documents_end_at_the_separator_alone(tmp_path, text, separator, documents):
-    assert documents_of(file(tmp_path, text), separator) == documents
-
-
 def test_text_without_a_document(tmp_path):
     with pytest.raises(ValueError, match="f: the file holds nothing but white space"):
         documents_of(file(tmp_path, "\n \n\n"), "\n")
@@ -75,18 +60,19 @@ def test_text_without_a_document(tmp_path):
 
 @pytest.mark.parametrize("name", ["f", "f.gz", "f.zst"])
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_blocks_change_nothing(tmp_path, monkeypatch, name, size):
-    """Whatever a block ends in: a character, a line, a separator."""
-    draw = random.Random(size)
-    text = "".join(draw.choices(["ä", "b", "\n", "\r\n", "", " ", "#"], k=300)) + draw.choice("\nx")
+def test_lines_and_documents_are_whole_whatever_the_blocks(tmp_path, monkeypatch, name, size):
+    """Whatever a block ends in: a character, a line, a separator; and nothing else divides."""
+    draw, separators = random.Random(size), ("", "\n", "\n\n", "#", " #", "<|e|>")
+    parts = ["ä", "b", "\n", "\r\n", "\n\r", "", " ", "\t", "#", "<|e|>", "\x0b", "\x1c", "\u2028"]
+    text = "".join(draw.choices(parts, k=500)) + draw.choice("\nx")
     path = tmp_path / name
     path.write_bytes(packed(text.encode(), path.suffix))
-    whole = lines_of(path), [documents_of(path, separator) for separator in ("", "\n", "#", " #")]
+    whole = lines_of(path), [documents_of(path, separator) for separator in separators]
     expected = text.replace("\r\n", "\n")
     assert whole[0] == expected.removesuffix("\n").split("\n")
     monkeypatch.setattr(open_file, "_BLOCK", size)
     assert lines_of(path) == whole[0]
-    for separator, documents in zip(("", "\n", "#", " #"), whole[1], strict=True):
+    for separator, documents in zip(separators, whole[1], strict=True):
         assert documents_of(path, separator) == documents
         parts = expected.split(separator) if separator else [expected]
         assert documents == [part for part in parts if part and not part.isspace()]
