@@ -28,17 +28,6 @@ def corpus(n=300, seed=0):
     return [" ".join([*draw.choices(words, k=draw.randint(1, 9)), "."]) for _ in range(n)]
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_text_of_known_characters_comes_back(kind):
-    texts = corpus()
-    tokenizer = train_tokenizer(kind, texts, 120)
-    tested = texts if kind != "words" else [" ".join(texts[0].split()[:1] * 2)]
-    ids = tokenizer.encode(tested)
-    assert [tokenizer.decode(row) for row in ids] == tested
-    assert all(UNK_ID < i < tokenizer.vocab_size for row in ids for i in row)
-    assert kind == "bytes" or tokenizer.vocab_size <= 120
-
-
 def test_bytes_are_utf8_bytes_plus_four():
     tokenizer = train_tokenizer("bytes", [], 0)
     texts = ["", " a  b ", "tab\tand\r\n", "ﬁ\u0301 \u2581 漢字 🙂 \u0000", "<unk> < eos > <eos>"]
@@ -58,9 +47,10 @@ def test_words_are_ordered_by_count_then_alphabet():
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_lines_come_back_and_no_token_reaches_across_their_ends(kind):
+def test_text_of_known_characters_comes_back_and_no_token_reaches_across_the_ends_of_lines(kind):
     texts = ["a b\nc d", "a b \n\n = c = \n", "\n", "a\n \nb", "c \n \n", "d\n b \n a\n\n\nc"]
-    tokenizer = train_tokenizer(kind, texts * 20, 60)
+    texts += [] if kind == "words" else corpus()  # of more words than it knows
+    tokenizer = train_tokenizer(kind, texts * 20, 120)
     encoded = tokenizer.encode(texts)
     assert [tokenizer.decode(ids) for ids in encoded] == texts
     for text, ids in zip(texts, encoded, strict=True):
@@ -70,18 +60,15 @@ def test_lines_come_back_and_no_token_reaches_across_their_ends(kind):
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_extra_tokens_have_the_last_ids_and_never_come_from_text(kind, tmp_path):
+def test_extra_tokens_have_the_last_ids_and_never_come_from_text(kind):
     texts = ["the cat < mask > sat"] * 3
     tokenizer = train_tokenizer(kind, texts, 40, extra_tokens=("< other >", MASK))
     size = tokenizer.vocab_size
-    mask_id = tokenizer.token_id(MASK)
-    assert (tokenizer.token_id("< other >"), mask_id) == (size - 2, size - 1)
+    assert [tokenizer.token_id(token) for token in ("< other >", MASK)] == [size - 2, size - 1]
     assert kind == "bytes" or size <= 40
     texts = [*texts, MASK, "< other >"]
     assert all(max(ids) < size - 2 for ids in tokenizer.encode(texts))
     assert "mask" in tokenizer.decode([size - 1])
-    tokenizer.save(tmp_path / "tokenizer.json")
-    assert load_tokenizer(tmp_path / "tokenizer.json").token_id(MASK) == mask_id
     without = train_tokenizer(kind, texts[:3], 38)
     assert without.token_id(MASK) is None
     assert without.vocab_size == size - 2
@@ -118,12 +105,13 @@ def test_unknown_characters_are_written_unk(kind):
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_saved_and_loaded_tokenizer_is_the_same(kind, tmp_path):
-    tokenizer = train_tokenizer(kind, corpus(), 120)
+    tokenizer = train_tokenizer(kind, corpus(), 120, extra_tokens=(MASK,))
     tokenizer.save(tmp_path / "tokenizer.json")
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
     assert loaded.fingerprint == tokenizer.fingerprint
     assert loaded.vocab_size == tokenizer.vocab_size
-    texts = [*corpus(seed=1), "< eos > <unk> 漢"]
+    assert loaded.token_id(MASK) == tokenizer.token_id(MASK)
+    texts = [*corpus(seed=1), f"< eos > <unk> {MASK} 漢"]
     assert loaded.encode(texts) == tokenizer.encode(texts)
 
 
