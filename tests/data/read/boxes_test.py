@@ -115,21 +115,18 @@ def voc(tmp_path, *of_images):
     return path
 
 
-def test_corners_of_voc_count_from_1_and_belong_to_boxes(tmp_path):
-    objects = [("cat", (1, 1, 40, 30)), ("dog", (5, 6, 5, 20)), ("cat", (3, 4, 5.5, 44))]
+def test_boxes_of_voc_have_corners_that_count_from_1_and_may_be_difficult(tmp_path):
+    """Both corners belong to a box, and nobody has to find a difficult one."""
+    marks = ("", "<difficult>0</difficult>", "<difficult>1</difficult>")
+    corners = ((1, 1, 40, 30), (5, 6, 5, 20), (3, 4, 5.5, 44))
+    objects = list(zip(("cat", "dog", "cat"), corners, marks, strict=True))
     ((_, size, rows, names),) = read_voc(voc(tmp_path, objects), skip_bad=False)
     assert size == [30, 40] and names == ["cat", "dog", "cat"]
     assert rows[0] == [0, 0, 40, 30, 1200, 0]
     assert not boxes.has_area(rows[1]) and boxes.has_area(rows[2])
     assert rows[2][:4] == [2, 3, 5.5, 30]
-
-
-def test_difficult_boxes_of_voc_are_those_that_nobody_has_to_find(tmp_path):
-    marks = ("<difficult>1</difficult>", "<difficult>0</difficult>")
-    objects = [("cat", (1, 1, 9, 9), mark) for mark in marks]
-    ((_, _, rows, _),) = read_voc(voc(tmp_path, objects), skip_bad=False)
-    assert [box[5] for box in rows] == [boxes.DIFFICULT, 0]
-    assert left_out({"boxes": [rows]})["crowds or difficult boxes"] == 1
+    assert [box[5] for box in rows] == [0, 0, boxes.DIFFICULT]
+    assert left_out({"boxes": [rows]}) == {"boxes without area": 1, "crowds or difficult boxes": 1}
 
 
 @pytest.mark.parametrize(
