@@ -152,13 +152,10 @@ def test_unequal_files_name_both_counts(tmp_path):
         load("text", tmp_path, ("a",))
 
 
-def test_plain_text_is_documents(tmp_path):
+def test_plain_text_that_nothing_separates_is_one_document(tmp_path):
     write(tmp_path / "a.txt", ["one", "", "two"])
-    write(tmp_path / "b.txt.gz", ["three"])
-    texts = load("text", tmp_path, ("a.txt", "b.txt"), TEXTS)
-    assert texts == {"text": ["one", "two", "three"]}
-    texts = load("text", tmp_path, ("a.txt", "b.txt"), TEXTS, document_separator="")
-    assert texts == {"text": ["one\n\ntwo\n", "three\n"]}
+    texts = load("text", tmp_path, ("a.txt",), TEXTS, document_separator="")
+    assert texts == {"text": ["one\n\ntwo\n"]}
 
 
 def test_a_separator_that_is_in_none_of_the_files_is_told(tmp_path, caplog):
