@@ -17,7 +17,6 @@ from transformer_jax.config.build import build
 from transformer_jax.config.load import CONFIGS, load
 from transformer_jax.configs import default
 from transformer_jax.data.read import images
-from transformer_jax.inspection.probes import probes
 from transformer_jax.tasks import TASKS
 from transformer_jax.tools.show.inspect import inspect
 
@@ -232,11 +231,3 @@ def test_a_broken_file_ends_a_preparation_with_its_name(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         summary = build(config(data__skip_bad_lines=True)).data.summaries()["train"]
     assert summary.examples == drawn_images.COUNTS["train"] - 1 and "001.png" in caplog.text
-
-
-@pytest.mark.parametrize("probe", ["prefix_match", "sink_mass"])
-def test_what_has_nothing_to_measure_in_images_is_told_before_training(config, probe, caplog):
-    run = build(config(train__probes=((probe, 10),)))
-    probes(run, run.data.split("validation"))
-    expected = ["train.probes: 'prefix_match' has nothing to measure in this model"]
-    assert caplog.messages == expected * (probe == "prefix_match")
