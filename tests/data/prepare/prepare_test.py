@@ -19,7 +19,7 @@ from transformer_jax.tasks import TASKS
 
 BYTES = train_tokenizer("bytes", [], 0)
 EXAMPLES = {
-    "source": ["ab", "", "abcdef", "a", "abcd"],
+    "source": ["ab", "", "abcde", "a", "abcd"],
     "target": ["x", "y", "z", "0123456", "wxyz"],
 }
 RECIPE = TASKS["translation"].recipe
@@ -46,7 +46,7 @@ def contents(folder):
 
 def test_a_set_holds_what_the_recipe_makes_of_each_example_and_counts_the_too_long(tmp_path):
     pairs = make(tmp_path / "set", cut(EXAMPLES))
-    examples = [0, 1, 4]  # the last is exactly as long as the limit on the source, with eos
+    examples = [0, 1, 4]  # of the sources the last is just short enough, the third just too long
     assert (len(pairs), pairs.counts.examples, pairs.counts.too_long) == (len(examples), 5, 2)
     assert list(pairs.columns) == list(RECIPE.columns)  # their order decides that of batches
     for number, example in enumerate(examples):
