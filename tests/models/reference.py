@@ -188,9 +188,9 @@ def _stack(
             x = SUBLAYERS[residual](at, x, f)
     of_set = stack == "decoder" and config.architecture == "encoder_set"
     if residual in FINAL_NORM or (of_set and residual != "residual_dual"):
-        x = _normalise(params.get(f"{stack}_norm", {}), x, config)
+        x = normalise(params.get(f"{stack}_norm", {}), x, config)
     elif residual == "residual_dual":
-        x = x + _normalise(params[f"{stack}_norm"], bottom + sum(added), config)
+        x = x + normalise(params[f"{stack}_norm"], bottom + sum(added), config)
     return np.split(x, ends)
 
 
@@ -216,7 +216,7 @@ class Sublayer:
         return getattr(self.config, f"num_{self.stack}_layers")
 
     def norm(self, name: str, x: np.ndarray) -> np.ndarray:
-        return _normalise(self.weights.get(name, {}), x, self.config)
+        return normalise(self.weights.get(name, {}), x, self.config)
 
 
 def post_ln(at: Sublayer, x, f):
@@ -350,7 +350,7 @@ def _head(params, x, config):
     if config.head == "masked_tokens":
         weights = params["token_head"]
         x = _gelu(x @ weights["transform"] + weights["transform_bias"])
-        x = _normalise(weights["norm"], x, config)
+        x = normalise(weights["norm"], x, config)
         return _capped(_tokens(params, "", x, config) + weights["logits_bias"], config)
     if config.head == "classes":
         x = np.tile(_pool(x, config), (len(x), 1))
@@ -397,7 +397,7 @@ def _embed(params, stack, side, ids, config):
     if config.positions_in == "stream":
         x = x + _places(params, side, len(ids), config)
     if config.embedding_norm or _residual(config, stack) in ("peri_ln", "x0"):
-        x = _normalise(params[f"{side}positions"]["norm"], x, config)
+        x = normalise(params[f"{side}positions"]["norm"], x, config)
     return x
 
 
@@ -408,7 +408,8 @@ def _places(params, side, length, config):
     return sinusoid(length, config.d_model) if config.positions == "sinusoidal" else 0.0
 
 
-def _normalise(weights: dict, x: np.ndarray, config) -> np.ndarray:
+def normalise(weights: dict, x: np.ndarray, config) -> np.ndarray:
+    """A norm of every row of x, by `config.norm`."""
     rows = []
     if config.norm in ("dyt", "derf"):
         inside = weights["alpha"] * x + weights.get("shift", 0.0)
@@ -511,7 +512,7 @@ def _attention(
             return x
         shape = (len(x), -1) if config.qk_norm_over == "heads" else (-1, head_dim)
         norm = weights.get(f"{name}_norm", {})
-        return _normalise(norm, x.reshape(shape), config).reshape(x.shape)
+        return normalise(norm, x.reshape(shape), config).reshape(x.shape)
 
     all_queries, all_keys = inward(queries + offsets[0], "query"), inward(keys + offsets[1], "key")
     values = inward(keys, "value")
@@ -552,7 +553,7 @@ def _attention(
             heads[t, head] = attention_weights(scores, config, sink) @ v[:end]
     out = heads.reshape(len(queries), -1)
     if inner:
-        out = _normalise(weights["inner_norm"], out, config)
+        out = normalise(weights["inner_norm"], out, config)
     if config.attention_gate != "none":
         gates = sigmoid(np.tensordot(queries, weights["gate"], 1))
         out = (out.reshape(heads.shape) * gates.reshape(*gates.shape[:2], -1)).reshape(out.shape)
@@ -587,5 +588,5 @@ def _feed_forward(weights, x, config, inner=False):
     activated = x @ weights["gate"] + weights["gate_bias"] if gated else up
     hidden = ACTIVATIONS[config.activation](activated) * (up if gated else 1.0)
     if inner:
-        hidden = _normalise(weights["inner_norm"], hidden, config)
+        hidden = normalise(weights["inner_norm"], hidden, config)
     return hidden @ weights["down"] + weights["down_bias"]
