@@ -17,6 +17,7 @@ from transformer_jax.models.layers.stems import STEMS, PatchEmbedding
 
 RNG = np.random.default_rng(0)
 GRID, SIDE = (3, 4), 4  # rows and columns of patches of the largest image, pixels of a patch
+CONVOLUTIONS = "conv_0", "conv_1"  # that halve such a patch to one pixel
 
 
 def config(stem, **changes) -> Any:
@@ -77,34 +78,26 @@ def convolved(x, kernel, bias, stride, pad):
     return output
 
 
-def test_the_linear_stem_is_a_convolution_whose_stride_is_its_size():
-    settings = config("patches")
-    batch, pixels = batch_of([(3, 4), (2, 3)])
-    vectors, params = embedded(settings, batch)
-    kernel = params["stem"]["kernel"].reshape(SIDE, SIDE, 3, -1)
-    for row, image in enumerate(pixels):
-        x = (image / 255 - settings.pixel_mean) / settings.pixel_std
-        expected = convolved(x, kernel, params["stem"]["bias"], SIDE, 0).reshape(
-            -1, settings.d_model
-        )
-        np.testing.assert_allclose(vectors[row, : len(expected)], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_convolutional_stem_sees_each_image_as_if_it_were_alone():
-    """Also one that is smaller than others: what lies beyond is 0, as around any image."""
-    settings = config("conv")
+@pytest.mark.parametrize(("stem", "atol"), [("patches", 1e-5), ("conv", 1e-4)])
+def test_a_stem_is_its_convolutions_of_each_image_as_if_it_were_alone(stem, atol):
+    """Also one that is smaller than others: what lies beyond is 0, as around any image. The stride
+    of the linear one is its size."""
+    settings = config(stem)
     batch, pixels = batch_of([(3, 4), (2, 3), (1, 1)])
     vectors, params = embedded(settings, batch)
-    stem = params["stem"]
-    assert {name for name in stem if "bias" not in name} == {"conv_0", "conv_1", "projection"}
+    weights = params["stem"]
     for row, image in enumerate(pixels):
         x = (image / 255 - settings.pixel_mean) / settings.pixel_std
-        for name in ("conv_0", "conv_1"):
-            x = np.maximum(convolved(x, stem[name], stem[f"{name}_bias"], 2, 1), 0)
-        x = convolved(x, stem["projection"], stem["projection_bias"], 1, 0).reshape(
-            -1, settings.d_model
-        )
-        np.testing.assert_allclose(vectors[row, : len(x)], x, rtol=1e-4, atol=1e-4)
+        if stem == "patches":
+            kernel = weights["kernel"].reshape(SIDE, SIDE, 3, -1)
+            x = convolved(x, kernel, weights["bias"], SIDE, 0)
+        else:
+            assert {name.removesuffix("_bias") for name in weights} == {*CONVOLUTIONS, "projection"}
+            for name in CONVOLUTIONS:
+                x = np.maximum(convolved(x, weights[name], weights[f"{name}_bias"], 2, 1), 0)
+            x = convolved(x, weights["projection"], weights["projection_bias"], 1, 0)
+        x = x.reshape(-1, settings.d_model)
+        np.testing.assert_allclose(vectors[row, : len(x)], x, rtol=1e-4, atol=atol)
 
 
 @pytest.mark.parametrize("stem", ["resnet", "resnet_basic"])
