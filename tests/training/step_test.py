@@ -15,8 +15,12 @@ from transformer_jax.training.step import is_finite
 from transformer_jax.training.update_rules import OPTIMIZERS
 
 
-def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
-    state, batch = make_state(), make_batch(1)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss(parts):
+    """Whatever number of micro-batches the rows are cut into."""
+    state, batch = make_state(), make_batch(2)
+    weights = batch["targets_segment_ids"].sum(axis=1)
+    assert len(set(weights)) > 1  # else a mean of means would pass
 
     @jax.jit
     def expect(state):
@@ -30,7 +34,7 @@ def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
 
     loss, gradient_norm, expected = expect(state)
     before = tiny.to_numpy(state.params)
-    state, metrics = make_step(make_settings())(state, batch)
+    state, metrics = make_step(make_settings(accumulation_steps=parts))(state, batch)
 
     tiny.assert_trees_close(state.params, expected, rtol=1e-5)
     moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, expected)
@@ -38,7 +42,7 @@ def test_update_is_the_optimizers_on_the_gradient_of_the_mean_loss():
     assert state.step == 1
     np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
     np.testing.assert_allclose(metrics["gradient_norm"], gradient_norm, rtol=1e-5)
-    assert metrics["weight"] == batch["targets_segment_ids"].sum()
+    assert metrics["weight"] == weights.sum()
     np.testing.assert_allclose(metrics["learning_rate"], tiny.rate(1))
 
 
@@ -78,17 +82,6 @@ def test_what_a_batch_leaves_is_there_for_the_next_row_by_row(parts):
         state, _ = step(state, batch)
         expected = 100 * expected + batch["inputs"][:, :1]
         np.testing.assert_array_equal(state.memory["read"], expected)
-
-
-def test_the_update_does_not_depend_on_the_number_of_micro_batches():
-    batch = make_batch(2)
-    weights = batch["targets_segment_ids"].sum(axis=1)
-    assert len(set(weights)) > 1  # else a mean of means would pass
-    (state, metrics), (plain, plain_metrics) = (
-        make_step(make_settings(accumulation_steps=parts))(make_state(), batch) for parts in (2, 1)
-    )
-    tiny.assert_trees_close(state.params, plain.params, rtol=2e-5, atol=1e-6)
-    tiny.assert_trees_close(metrics, plain_metrics, rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
