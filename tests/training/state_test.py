@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from tests.training.tiny import make_states
-from transformer_jax.training.state import RECENT, split_key
+from transformer_jax.training.state import split_key
 
 KEY, BATCH = jax.random.key(0), {"inputs": jnp.zeros((2, 3), jnp.int32)}
 
@@ -22,15 +22,6 @@ def init(key, batch):
 def states(init=init, ema=False):
     metrics = "loss", "gradient_norm"
     return make_states(init=init, optimizer=optax.adam(0.1), metrics=metrics, ema=ema)
-
-
-def test_state_starts_at_step_0_with_unboxed_parameters_and_an_empty_window():
-    state = states().create(KEY, BATCH)
-    assert state.step == 0
-    assert jax.tree.map(jnp.shape, state.params) == {"bias": (4,), "table": (11, 4)}
-    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
-    assert state.window == {"loss": (0, 0), "gradient_norm": (0, 0)}
-    assert state.recent.shape == (RECENT,) and jnp.isnan(state.recent).all()
 
 
 def test_the_moving_average_begins_as_the_parameters_with_buffers_of_its_own():
