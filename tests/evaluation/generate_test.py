@@ -237,13 +237,15 @@ def test_rows_of_padding_do_not_prolong_decoding():
         assert len(calls) > 4
 
 
-def test_samples_depend_on_the_example_their_number_and_the_key_alone():
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_samples_depend_on_the_example_their_number_and_the_key_alone(top_p):
     vague = sure(scale=1.0)
     one_way = [batch_of([2, 0, 4], 6), batch_of([3, 1, -1], 6)]
     another = [batch_of([4, -1, 3], 6), batch_of([1, 2, 0], 6)]
 
     def samples(batches, num_samples, key):
-        settings = dataclasses.replace(BEAM, method="sample", num_samples=num_samples)
+        changes = dict(method="sample", num_samples=num_samples, top_p=top_p)
+        settings = dataclasses.replace(BEAM, **changes)
         return generate(COPIER, batches, params=vague, settings=settings, key=key)
 
     first = samples(one_way, 3, 1)

@@ -185,23 +185,6 @@ def test_greedy_takes_the_likeliest_token_at_each_place(ends):
             np.testing.assert_array_equal(tokens[row], padded([sequence], LENGTH))
 
 
-def test_a_sentence_is_decoded_alike_in_every_batch():
-    limit = np.array([5, 4, 5, 3, 0, 5])
-    tables, bias = make_model(7, len(limit))
-    keys = keys_of(0, len(limit), 3)
-    methods = {
-        "greedy": lambda rows: decode_greedily(tables, bias[rows], limit[rows]),
-        "beam": lambda rows: search(tables, bias[rows], limit[rows], beam_size=3, alpha=0.6),
-        "sample": lambda rows: draw(tables, bias[rows], limit[rows], keys[rows], top_p=0.9),
-    }
-    for method, run in methods.items():
-        together = jax.device_get(run(np.arange(len(limit))))
-        for row in range(len(limit)):
-            alone = jax.device_get(run(np.array([row])))
-            for many, one in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
-                np.testing.assert_array_equal(many[row], one[0], err_msg=method)
-
-
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"),
     [(0.5, 0, 1.0), (2.0, 3, 1.0), (1.0, 0, 0.7), (1.5, 4, 0.6), (1.0, 99, 0.01)],
