@@ -6,11 +6,11 @@ How it is used is compared with NumPy in shapes_test.
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.models import reference, tiny
+from tests.models.remat_test import gradient, shapes
 from transformer_jax.models.transformer import initialisation
 
 
@@ -71,27 +71,19 @@ def test_feed_forward_increments_of_omega_are_those_of_the_published_profile():
 
 
 def test_omega_of_one_is_post_ln_bit_for_bit():
-    """Logits and the gradients of all that both have."""
-    config, batch = tiny.config("admin", architecture="decoder_only"), tiny.packed_batch()
-    params = tiny.random_parameters(config)
+    """The gradients of all that both have, and so the logits, whose squares they are of."""
+    shape = tiny.SHAPES["decoder_only"]
+    config, plain = (tiny.config(name, **shape) for name in ("admin", "post_ln"))
+    params, (_, *arguments) = tiny.random_parameters(config), shapes(config)
     ones = jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf * 0 + 1 if path[-1].key == "omega" else leaf, params
     )
-
-    def readings(config, params):
-        def total(params):
-            logits = tiny.logits(config, params, batch)
-            return jnp.sum(jnp.square(logits)), logits
-
-        gradients, logits = jax.jit(jax.grad(total, has_aux=True))(params)
-        return tiny.flat({"logits": logits, "gradients": gradients})
-
-    plain = tiny.config("post_ln", architecture="decoder_only")
-    expected = readings(plain, initialisation._without_omegas(params))
-    leaves = readings(config, ones)
+    slopes = jax.jit(gradient(config))
+    without = initialisation._without_omegas(params)
+    expected = tiny.flat(jax.jit(gradient(plain))(without, *arguments))
+    leaves, others = (tiny.flat(slopes(tree, *arguments)) for tree in (ones, params))
     assert expected.keys() == {path for path in leaves if "omega" not in path}
     for path, value in expected.items():
         np.testing.assert_array_equal(leaves[path], value, err_msg=path)
+    assert any(np.any(others[path] != value) for path, value in expected.items())
     assert all(np.any(value) for path, value in leaves.items() if "omega" in path)
-    other = tiny.apply_function(config)(params, batch)
-    assert not np.array_equal(other, expected["logits"])
