@@ -1,7 +1,6 @@
 """Memory of the rows before: what rows with it give is what one pass over the text gives."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.models import reference, tiny
+from tests.models.decoding_test import decode, inputs_only
 from tests.models.tiny import assert_close
 from transformer_jax.models.family import with_memory
 
@@ -71,26 +71,28 @@ def read(config, params, rows, length=LENGTH, memory_length=None):
 
 
 @pytest.mark.parametrize(
-    ("positions", "residual", "changes"),
+    ("positions", "residual", "changes", "memory"),
     [
-        ("distance", "post_ln", dict(attention_weights="sink", attention_gate="head")),
+        ("distance", "post_ln", dict(attention_weights="sink", attention_gate="head"), MEMORY),
         (
             "relative",
             "pre_ln",
             dict(layer_pattern=("full", "window"), window=4, attention_weights="sigmoid"),
+            MEMORY,
         ),
+        ("distance", "post_ln", {}, 0),  # and not what the config says
     ],
 )
 def test_segments_with_memory_give_what_one_pass_with_their_window_gives(
-    positions, residual, changes
+    positions, residual, changes, memory
 ):
-    """A token of a segment sees this from its beginning on and MEMORY tokens before, in every
+    """A token of a segment sees this from its beginning on and so many tokens before, in every
     layer; documents of any length, in rows of their own, in which others went before."""
     config = config_of(positions, residual=residual, max_distance=6, **changes)
     params = tiny.random_parameters(config)
     a, b, c, d = documents(17, 10, 3, 6)
     rows = [[a], [c, b, d]]
-    in_segments, _ = read(config, params, rows)
+    in_segments, _ = read(config, params, rows, memory_length=memory)
     for logits, row in zip(in_segments, rows, strict=True):
         start = 0
         for document in row:
@@ -98,24 +100,12 @@ def test_segments_with_memory_give_what_one_pass_with_their_window_gives(
 
             def first_seen(t, start=start):
                 segment = (start + t) // LENGTH * LENGTH
-                return max(0, segment - MEMORY - start)
+                return max(0, segment - memory - start)
 
             batch = tiny.pack([[(document, document)]], len(document), len(document))
             (expected,) = reference.forward(params, batch, config, first_seen=first_seen)
             assert_close(logits[start:end], expected)
             start = end
-
-
-def test_a_memory_that_holds_all_gives_the_pass_without_segments():
-    config = config_of(memory_length=20)
-    params, (document,) = tiny.random_parameters(config), documents(17)
-    (logits,), _ = read(config, params, [[document]])
-    batch = tiny.pack([[(document, document)]], 17, 17)
-    assert_close(logits, tiny.apply_function(config)(params, batch)[0])
-    # And that it may be of another length than the config's: none at all is another model.
-    (without,), _ = read(config, params, [[document]], memory_length=0)
-    assert_close(logits[:LENGTH], without[:LENGTH])
-    assert np.abs(logits[LENGTH:] - without[LENGTH:]).max() > 1e-2
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
@@ -164,19 +154,9 @@ def test_a_decoder_writes_with_the_window_of_its_memory():
     config = config_of("relative", context_length=MEMORY + 1)
     params, (document,) = tiny.random_parameters(config), documents(14)
     (expected,), _ = read(config, params, [[document]], length=1)
-    model, prompt = tiny.model(config), 8
-    ids = np.concatenate([[config.bos_id], document])[None, :prompt].astype(np.int32)
-    inputs = {"inputs": ids, "inputs_segment_ids": ids * 0 + 1, "inputs_positions": ids * 0}
-
-    def call(*arguments, method) -> Any:
-        return model.apply({"params": params}, *arguments, method=method)
-
-    tokens, context, cache = jax.jit(lambda batch: call(batch, 7, method="start"))(inputs)
-    step = jax.jit(functools.partial(call, method="step"))
-    for t in range(7):
-        logits, cache = step(context, cache, tokens, np.int32(t))
-        assert_close(logits[0], expected[prompt - 1 + t])
-        tokens = document[None, prompt - 1 + t]
+    prompt = np.append([config.bos_id], document[:7]).astype(np.int32)
+    (logits,) = decode(config, params, inputs_only([prompt]), document[None, 7:])
+    assert_close(logits, expected[7:])
 
 
 @pytest.mark.parametrize(
