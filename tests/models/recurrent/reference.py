@@ -1,8 +1,9 @@
 """The recurrent models in slow NumPy, one text at a time, as their papers have them."""
 
+import jax
 import numpy as np
 
-from tests.models.reference import sigmoid, softmax
+from tests.models.reference import by_example, sigmoid, softmax
 
 
 def lstm(w, x, h, c, context=None):
@@ -67,7 +68,13 @@ def context_of(w, encoded, h):
 
 def embed(params, ids):
     table = params["embedding"]["table"]
-    return table[ids] * table.shape[1] ** 0.5
+    return table[ids] * params.get("scale", table.shape[1] ** 0.5)
+
+
+def project(params, x):
+    """Logits by the table of tokens, or by a kernel of their own."""
+    own = params.get("logits", {"kernel": params["embedding"]["table"].T})
+    return x @ own["kernel"] + params.get("logits_bias", {}).get("bias", 0.0)
 
 
 def rnnsearch(params, source, target, attends=True):
@@ -142,7 +149,7 @@ def lstmn(params, source, target):
             tape.append(lstm(w, x, h, c))
             outputs.append(tape[-1][0])
         xs = np.array(outputs)
-    return xs @ params["embedding"]["table"].T
+    return project(params, xs)
 
 
 def layers_alone(params, source, target):
@@ -151,7 +158,7 @@ def layers_alone(params, source, target):
     x = embed(params, target)
     for number in range(1, len(params["decoder"]) + 1):
         x = run(params["decoder"][f"layer_{number}"], x)
-    return x @ params["embedding"]["table"].T
+    return project(params, x)
 
 
 LOGITS = {
@@ -162,3 +169,15 @@ LOGITS = {
     "gru": layers_alone,
     "lstm": layers_alone,
 }
+
+
+def forward(params, batch, config):
+    """Logits (T, V) of every example of a batch, in the order of its rows."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    if config.embedding_scale is not None:
+        params["scale"] = config.embedding_scale
+    sources, targets = (by_example(batch, side, batch[side]) for side in ("inputs", "targets"))
+    return [
+        LOGITS[config.recurrence](params, source, np.append(config.bos_id, target[:-1]))
+        for source, target in zip(sources, targets, strict=True)
+    ]

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models import tiny
 from tests.models.tiny import assert_close
 from transformer_jax.models.layers.stack import REMAT
-from transformer_jax.models.recurrent import tape
 from transformer_jax.models.recurrent.scan import multiplier, scan
 
 LENGTH, ROWS, WIDTH = 6, 3, 4
@@ -54,34 +52,3 @@ def test_a_scan_and_its_gradients_are_those_of_a_plain_one(remat, reverse):
         for function in (functools.partial(plain, reverse=reverse), ours)
     )
     jax.tree.map(assert_close, outputs, expected)
-
-
-def test_a_tapes_gradients_are_those_of_a_plain_scan():
-    """By differences of the loss along random directions in all parameters."""
-    config = tiny.recurrent("lstmn", num_decoder_layers=1)
-    params, batch = tiny.random_parameters(config), tiny.packed_batch()
-    apply = functools.partial(tiny.logits, config)
-
-    def loss(params):
-        return jnp.sum(jnp.sin(apply(params, batch)))
-
-    def slow(params):
-        """The same with the tape's own scan differentiated by JAX."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tape, "_record", record)
-            return loss(params)
-
-    def record(kernels, vector, inputs, dtype):
-        length, rows, _, width = inputs.products.shape
-        multiply = multiplier(kernels, dtype)
-
-        def body(carry, slices):
-            slot, x = slices
-            return carry.write(*tape._advance(multiply, vector, carry, x), slot), None
-
-        start = tape._empty(rows, length, width)
-        return jax.lax.scan(body, start, (jnp.arange(length), inputs))[0]
-
-    gradients, expected = (jax.jit(jax.grad(function))(params) for function in (loss, slow))
-    jax.tree.map(assert_close, gradients, expected)
-    assert all(np.abs(leaf).max() > 1e-4 for leaf in jax.tree.leaves(gradients))

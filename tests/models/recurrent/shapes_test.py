@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 
@@ -12,34 +11,19 @@ from tests.models.recurrent import reference
 from tests.models.tiny import assert_close
 from transformer_jax.models.recurrent.config import RECURRENCES
 
+# Those with two shapes as language models
+MODELS = {name: tiny.recurrent(name, row.architectures[-1]) for name, row in RECURRENCES.items()}
+OWN = dict(tied_embeddings="none", logits_bias=True, embedding_scale=0.5)
+MODELS["scale and bias"] = tiny.recurrent("lstm", "decoder_only", **OWN)
 
-@pytest.mark.parametrize("name", ["rnnsearch", "rnnencdec", "gnmt", "lstmn", "gru", "lstm"])
-def test_logits_equal_slow_numpy(name):
+
+@pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+def test_logits_equal_slow_numpy(config):
     """Of each example of packed rows."""
-    architecture = "decoder_only" if name in ("gru", "lstm") else ""
-    config = tiny.recurrent(name, architecture)
     params, batch = tiny.random_parameters(config), tiny.packed_batch()
     outputs = batches.by_example(batch, "targets", tiny.apply_function(config)(params, batch))
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-    sources = batches.by_example(batch, "inputs", batch["inputs"])
-    targets = batches.by_example(batch, "targets", batch["targets"])
-    for logits, source, target in zip(outputs, sources, targets, strict=True):
-        read = np.append(config.bos_id, target[:-1])
-        assert_close(logits, reference.LOGITS[name](params, source, read))
-
-
-def test_an_embeddings_scale_and_a_bias_of_logits_are_what_they_are_in_a_transformer():
-    settings = dict(tied_embeddings="none", logits_bias=True, embedding_scale=0.5)
-    config = tiny.recurrent("lstm", "decoder_only", **settings)
-    params, batch = tiny.random_parameters(config), tiny.packed_batch()
-    factor = config.embedding_scale / config.d_model**0.5
-    plain = {"embedding": jax.tree.map(lambda leaf: factor * leaf, params["embedding"])}
-    plain = {key: leaf for key, leaf in params.items() if key != "logits_bias"} | plain
-    without = tiny.recurrent("lstm", "decoder_only", tied_embeddings="none")
-    expected = (
-        tiny.apply_function(without)(plain, batch) + params["logits_bias"]["bias"][None, None]
-    )
-    assert_close(tiny.apply_function(config)(params, batch), expected)
+    for logits, expected in zip(outputs, reference.forward(params, batch, config), strict=True):
+        assert_close(logits, expected)
 
 
 def test_a_scale_draws_all_parameters_alike():
