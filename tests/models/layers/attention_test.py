@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import linen as nn
 
 from tests.models import tiny
@@ -29,19 +28,6 @@ def test_the_additive_vector_is_drawn_as_a_kernel_of_one_output_for_each_head():
     # The squares of uniform draws deviate by 0.9 of their mean.
     deviation = 0.9 / math.sqrt(heads * size)
     np.testing.assert_allclose(np.var(draw), 2 / (size + 1), rtol=4 * deviation)
-
-
-@pytest.mark.parametrize("gate", ["head", "entry"])
-def test_a_gate_starts_from_zeros_and_changes_no_other_draw_of_its_attention(gate):
-    """So that at first it halves what attention adds."""
-    arguments = *jnp.ones((2, B, T, 16)), jnp.ones((B, T, T), bool)
-    modules = (Attention(tiny.config(attention_gate=name)) for name in ("none", gate))
-    expected, actual = (
-        nn.unbox(module.init(jax.random.key(0), *arguments, deterministic=True)["params"])
-        for module in modules
-    )
-    assert not np.any(actual.pop("gate"))
-    jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 def test_the_mass_of_an_added_logit_is_shown():

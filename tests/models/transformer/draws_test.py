@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.models import tiny
+from transformer_jax.models.layers.attention import ATTENTION_GATES, ATTENTION_WEIGHTS
 
 
 @pytest.mark.long
@@ -39,3 +40,21 @@ def test_shapes_share_the_draw_of_all_that_they_share(one, other):
     assert shared == {path for path in b if "token_head" not in path}
     for path in shared:
         np.testing.assert_array_equal(a[path], b[path], err_msg=path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"attention_gate": name} for name in ATTENTION_GATES),
+        *({"attention_weights": name} for name in ATTENTION_WEIGHTS),
+        {"attention_bias": "all"},
+    ],
+    ids=lambda changes: "-".join(*changes.items()),
+)
+def test_what_a_setting_adds_to_attention_starts_from_zeros_and_changes_no_draw(changes):
+    """In a whole model, whose scan over depth counts the parameters of a layer."""
+    before = tiny.flat(tiny.initial_parameters(tiny.config()))
+    after = tiny.flat(tiny.initial_parameters(tiny.config(**changes)))
+    assert before.keys() <= after.keys()
+    for path, draw in after.items():
+        np.testing.assert_array_equal(draw, before.get(path, np.zeros_like(draw)), err_msg=path)

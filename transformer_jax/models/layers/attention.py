@@ -153,15 +153,18 @@ class Attention(nn.Module):
         gain = config.attention_gain**2
         inward = nn.initializers.variance_scaling(gain, "fan_avg", "uniform", 0, (1, 2))
 
-        def kernel(name, size, axes=axes, init=inward):
-            matrix = 1, len(axes) - 1
-            weights = parameter(self, name, init, size, axes, matrix=matrix, role="hidden")
-            return times(config.multipliers.hidden, weights)
+        def kernel(name, size, axes=axes, **more):
+            more = {"init": inward, "matrix": (1, len(axes) - 1), "role": "hidden"} | more
+            return times(
+                config.multipliers.hidden, parameter(self, name, shape=size, axes=axes, **more)
+            )
 
         biases = biases_of(self.biases, config.bias)
 
-        def bias(there, name, size, axes):
-            return parameter(self, name, zeros, size, axes, role="vector") if there else None
+        def bias(there, name, size, axes, **more):
+            return (
+                parameter(self, name, zeros, size, axes, role="vector", **more) if there else None
+            )
 
         self.query = kernel("query", size)
         self.query_bias = bias(biases.inward, "query_bias", size[1:], axes[1:])
@@ -174,13 +177,13 @@ class Attention(nn.Module):
         output = parameter(self, "output", _OUTWARD, *outward, matrix=(2, 1), role="hidden")
         self.output = times(config.multipliers.hidden, output)
         self.output_bias = bias(biases.outward, "output_bias", size[:1], axes[:1])
-        # The last, so that they disturb no draw
-        self.key_bias = bias(biases.keys, "key_bias", kv_size[1:], axes[1:])
+        self.key_bias = bias(biases.keys, "key_bias", kv_size[1:], axes[1:], drawn=False)
         self.weighing = ATTENTION_WEIGHTS[config.attention_weights]
-        self.sink = bias(self.weighing.trained, "sink", size[1:2], axes[1:2])
+        self.sink = bias(self.weighing.trained, "sink", size[1:2], axes[1:2], drawn=False)
         self.gated = ATTENTION_GATES[config.attention_gate]
         gate = slice(1 + len(self.gated))
-        self.gate = kernel("gate", size[gate], axes[gate], zeros) if self.gated else None
+        constant = {"init": zeros, "drawn": False}
+        self.gate = kernel("gate", size[gate], axes[gate], **constant) if self.gated else None
         self.dropout = Dropout(config.attention_dropout_rate)
         self.dtype, self.score = config.compute_dtype, SCORES[config.attention_score]
         norm = functools.partial(Norm, config.norm, config.norm_epsilon)

@@ -57,6 +57,7 @@ def parameter(
     factor: bool = False,
     role: RoleName | None = None,
     by_inputs: bool = False,
+    drawn: bool = True,
 ) -> Float[Array, "*shape"]:
     """`module.param`, boxed with what the mesh and the optimizer read; in float32, as it is used.
 
@@ -71,6 +72,10 @@ def parameter(
       role: for a family whose models are parameterised; a factor has none.
       by_inputs: whether the size of a matrix's draw follows its inputs alone, and not both sides,
         as Xavier's does.
+      drawn: whether it takes a turn among the draws of its module. One turn more changes all of
+        them, even if it is the last: a scan over depth goes through its module once for the
+        shapes, and draws in the turns after those. What a setting adds and a constant fills takes
+        none, so that models with and without it start alike.
     """
     decays = matrix is not None if decay is None else decay
     # Where there is a value, Flax traces what would draw it, for the shape alone.
@@ -82,7 +87,11 @@ def parameter(
             value, axes, matrix=matrix, decay=decays, factor=factor, role=role, by_inputs=by_inputs
         )
 
-    value: Any = module.param(name, boxed, shape)  # Flax unboxes it
+    value: Any
+    if drawn:
+        value = module.param(name, boxed, shape)  # Flax unboxes it
+    else:
+        value = module.variable("params", name, boxed, None, shape).value
     return value.astype(jnp.float32)  # what is only asked may be held in bfloat16
 
 
