@@ -13,6 +13,7 @@ from experiments.repetition.sweep import RATE, SLOWER, STANDARD, WIDTHS
 COUNTS = 0.012  # nats
 _MORE, _ALIKE = 1.0, 0.5  # decades between best decays
 _FOLLOWS, _STAYS = 0.45, 0.15  # of the 0.60 decades by which the rates differ
+_DRAWS = 1000
 _LOW, _HIGH = -1, 1  # the edge at which a best decay lies
 
 
@@ -24,16 +25,16 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     trainings = [row for row in rows if row["kind"] != "reading"]
     results.write_csv(out / f"{name}.csv", trainings)
     grid = [row for row in trainings if row["kind"] == "grid"]
-    numbers: dict[str, float] = {}
+    fresh = [row for row in trainings if row["kind"] == "fresh"]
+    text, numbers = widths(fresh) if fresh else ("", {})
+    results.write_summary(out, numbers)
+    deviation = results.read_json(out / "summary.json").get("deviation")
     for (width,), members in results.group(grid, "width").items():
         log10, edge = best(members)
         at = f"{epochs}/{width}/{rate:g}"
         numbers |= {f"best/{at}": log10, f"edge/{at}": edge}
-    text = ""
-    fresh = [row for row in trainings if row["kind"] == "fresh"]
-    if fresh:
-        text, changes = widths(fresh)
-        numbers |= changes
+        if deviation is not None:
+            numbers[f"error/{at}"] = error(members, deviation)
     results.write_summary(out, numbers)
     known = results.read_json(out / "summary.json")
     optima = ", ".join(
@@ -90,6 +91,17 @@ def best(grid: Sequence[Row]) -> tuple[float, int]:
     return optimum.log2_rate * math.log10(2), edge
 
 
+def error(grid: Sequence[Row], deviation: float) -> float:
+    """The deviation of log10 of the best decay between seeds whose losses deviate so much."""
+    draw = np.random.default_rng(0)
+    whole = [row for row in grid if row["loss"] is not None]
+    drawn = (
+        [row | {"loss": row["loss"] + draw.normal(0, deviation)} for row in whole]
+        for _ in range(_DRAWS)
+    )
+    return float(np.std([best(rows)[0] for rows in drawn]))
+
+
 _Numbers = Mapping[str, float | None]
 
 
@@ -119,16 +131,23 @@ def repeated(numbers: _Numbers) -> str:
 
 
 def constant(numbers: _Numbers) -> str:
-    """The line on the time constant, of the best decays at two rates in summary.json."""
+    """The line on the time constant, of the best decays at two rates in summary.json, beyond two of
+    their errors; one at an edge leaves it open."""
     start = "*It is the product of rate and decay that is best*"
     fast, slow = (_known(numbers, 8, 64, rate) for rate in (RATE, SLOWER))
     if fast is None or slow is None:
         return f"{start}: **undecided**; not run at both rates."
     moved, verdict = slow[0] - fast[0], "undecided"
+    errors = [numbers.get(f"error/8/64/{rate:g}") for rate in (RATE, SLOWER)]
+    between = math.nan if None in errors else math.hypot(*errors)
     if not (fast[1] or slow[1]):
-        verdict = "held" if moved > _FOLLOWS else "contradicted" if moved < _STAYS else "undecided"
+        if moved - 2 * between > _FOLLOWS:
+            verdict = "held"
+        elif moved + 2 * between < _STAYS:
+            verdict = "contradicted"
     return (
-        f"{start}: **{verdict}**; a quarter of the rate moves it by {moved:+.2f} decades of 0.60."
+        f"{start}: **{verdict}**; a quarter of the rate moves it by {moved:+.2f} ± {between:.2f} "
+        "decades of 0.60."
     )
 
 
@@ -170,7 +189,8 @@ def widths(fresh: Sequence[Row]) -> tuple[str, dict[str, float]]:
         f"{STANDARD:g}; at the best decays it falls by {falls[0]:+} and {falls[1]:+} with each "
         "doubling."
     )
-    return text, {"rise": rise.value, "fall/64": falls[0].value, "fall/128": falls[1].value}
+    changes = {"rise": rise.value, "fall/64": falls[0].value, "fall/128": falls[1].value}
+    return text, {"deviation": deviation.value} | changes
 
 
 def _losses(rows: Sequence[Row]) -> list[float]:

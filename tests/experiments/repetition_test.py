@@ -58,9 +58,18 @@ def test_the_best_decay_is_a_parabolas_and_knows_the_edges():
     assert report.best(alike)[1] == 0
 
 
-def known(epochs, best, rate=4e-3, edge=0):
-    at = [f"{epochs}/{width}/{rate:g}" for width in (32, 64, 128)]
-    return {f"best/{key}": np.log10(best) for key in at} | {f"edge/{key}": edge for key in at}
+def test_the_error_of_a_best_decay_is_that_of_its_parabola():
+    """Of a parabola through five equal steps, whose vertex is -b / 2a, by propagation of errors."""
+    rows = [{"decay": 10.0**step, "loss": 2 + 0.05 * step**2} for step in range(-2, 3)]
+    expected = 1e-4 / np.sqrt(10) / (2 * 0.05)  # b deviates by that over the root of sum x^2
+    assert report.error(rows, 1e-4) == pytest.approx(expected, rel=0.1)
+    assert report.error(rows, 0.0) == 0
+
+
+def known(epochs, best, rate=4e-3, edge=0, error=0.05):
+    numbers = {"best": np.log10(best), "edge": edge, "error": error}
+    widths = itertools.product(numbers.items(), (32, 64, 128))
+    return {f"{name}/{epochs}/{width}/{rate:g}": value for (name, value), width in widths}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +89,7 @@ def test_the_line_on_the_product(slow, verdict):
     assert f"**{verdict}" in report.constant(known(8, 1.0) | known(8, slow, 1e-3))
     assert "**undecided" in report.constant(known(8, 1.0) | known(8, slow, 1e-3, edge=1))
     assert "**undecided" in report.constant(known(8, 1.0))
+    assert "**undecided" in report.constant(known(8, 1.0) | known(8, slow, 1e-3, error=0.3))
 
 
 def fresh(means):
