@@ -153,8 +153,8 @@ def test_best_needs_a_metric(tmp_path):
     assert empty.find("best") is empty.find("last") is None and empty.newest(2) == []
 
 
-def test_a_harmed_checkpoint_is_passed_over(tmp_path):
-    checkpoints = folder_with(tmp_path, 1, 2)
+def test_a_harmed_checkpoint_is_passed_over_and_takes_no_place_among_the_last(tmp_path):
+    checkpoints = folder_with(tmp_path, 1, 2, keep_last=2)
     flip_a_bit(tmp_path / "2")
     restored = restore(checkpoints, "last", abstract(make_state(0)))
     assert bits(restored.state) == bits(make_state(1))
@@ -166,6 +166,10 @@ def test_a_harmed_checkpoint_is_passed_over(tmp_path):
     # Training comes by again and replaces it.
     save(checkpoints, 2)
     assert checkpoints.steps() == [1, 2]
+    flip_a_bit(tmp_path / "2")
+    assert checkpoints.steps() == [1]
+    save(checkpoints, 3)
+    assert checkpoints.steps() == [1, 3]
     checkpoints.close()
 
 
@@ -214,15 +218,6 @@ def test_where_all_are_broken_nothing_starts_anew(tmp_path):
         with pytest.raises(FileNotFoundError, match=f"in {tmp_path} is whole.*Move that folder"):
             call()
     assert names(tmp_path) == {"1", "2"}
-
-
-def test_a_broken_checkpoint_takes_no_place_among_the_last(tmp_path):
-    checkpoints = folder_with(tmp_path, 1, 4, keep_last=2)
-    flip_a_bit(tmp_path / "4")
-    assert checkpoints.steps() == [1]
-    save(checkpoints, 2)
-    assert checkpoints.steps() == [1, 2]
-    checkpoints.close()
 
 
 def test_a_checkpoint_that_the_disk_does_not_give_now_is_kept(tmp_path, monkeypatch):
