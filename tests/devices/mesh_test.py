@@ -246,12 +246,15 @@ def threads():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_batches_come_in_order_with_the_state_after_each(depth):
+def test_batches_come_in_order_with_the_state_after_each_and_closing_ends_the_thread(depth):
+    before = threads()  # of other tests' batches
     with contextlib.closing(sharding.place_ahead(Counter(), MESH, depth)) as batches:
         for n, (batch, state) in enumerate(itertools.islice(batches, 10)):
             assert isinstance(batch["inputs"], jax.Array)
             np.testing.assert_array_equal(batch["inputs"], np.full((2, 3), n))
             assert state == {"0": {"next": n + 1}}
+        assert threads() - before
+    assert threads() <= before
 
 
 def test_the_next_batches_are_made_while_the_caller_works():
@@ -263,19 +266,10 @@ def test_the_next_batches_are_made_while_the_caller_works():
 
 
 def test_an_exception_of_the_thread_arrives_in_place_of_its_batch():
-    before = threads()  # of other tests' batches
+    before = threads()
     with contextlib.closing(sharding.place_ahead(Counter(fails_at=3), MESH, depth=2)) as batches:
         first = [int(batch["inputs"][0, 0]) for batch, _ in itertools.islice(batches, 3)]
         assert first == [0, 1, 2]
         with pytest.raises(OSError, match="the disk is gone"):
             next(batches)
-    assert threads() <= before
-
-
-def test_closing_ends_the_thread():
-    before = threads()
-    batches = sharding.place_ahead(Counter(), MESH, depth=2)
-    next(batches)
-    assert threads() - before
-    batches.close()
     assert threads() <= before
