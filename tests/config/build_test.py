@@ -1,7 +1,6 @@
 """A config becomes a Run, or one message before anything is read or compiled."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
@@ -272,16 +271,6 @@ def test_states_are_carried_where_the_config_says_so(folder):
     expected = alike.train_streams()
     for _ in range(3):
         jax.tree.map(np.testing.assert_array_equal, next(streams), next(expected))
-
-
-def test_a_saved_tokenizer_and_labels_serve_without_the_data(folder):
-    run = build(_config(folder, "classification"))
-    run.data.tokenizer.save(folder / "tokenizer.json")
-    (folder / "labels.json").write_text(json.dumps(["yes", "no", "maybe"]))
-    again = build(_config(folder / "nowhere", "classification"), workdir=folder)
-    assert again.data.tokenizer.fingerprint == run.data.tokenizer.fingerprint
-    assert again.data.labels == ("yes", "no", "maybe")
-    assert again.model.config.num_labels == 3
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints/6"])
