@@ -90,6 +90,10 @@ MEMORY = {"model.memory_length": 7, "model.positions": "relative"}
             f"{DECAYING} optimizer.decay_shape=exponential",
             "'exponential' .*learning_rate=1.0 .*final_learning_rate=0.0: make that more than 0",
         ),
+        (
+            "optimizer.name=soap model.parameterization=mup model.base_width=16",
+            "'mup' has no powers .* optimizer.name='soap': set it to",
+        ),
         ("decode.num_samples=2", "decode.num_samples .*beam.*sample"),
         ("decode.stop=('',)", "decode.stop"),
         ("task.name=tagging", "'tagging' .*'encoder_decoder', .*translation.*'encoder_only'"),
@@ -131,12 +135,6 @@ def test_a_mesh_that_cannot_share_a_batch_is_refused(tmp_path, changes, message)
     config = _config(tmp_path / "nowhere", None, *changes.split())
     with pytest.raises(ValueError, match=message):
         build(config, devices=devices(8))
-
-
-def test_an_optimizer_whose_steps_have_no_known_power_of_the_width_is_refused(tmp_path):
-    changes = ["optimizer.name=soap", "model.parameterization=mup", "model.base_width=16"]
-    with pytest.raises(ValueError, match="'mup' has no powers .* optimizer.name='soap': set it to"):
-        build(_config(tmp_path / "nowhere", None, *changes))
 
 
 def test_devices_have_equal_parts_of_batches_to_score_too(folder):
