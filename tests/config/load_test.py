@@ -242,13 +242,6 @@ def test_a_key_that_is_added_to_the_default_changes_no_run(tmp_path, monkeypatch
         overrides.check_workdir(again, changed)
 
 
-def test_identity_is_what_differs_from_the_default_and_may_not_change():
-    config = overrides.load(DEFAULT, {"seed": 3, "model.residual": "admin", "mesh.tensor": 2})
-    assert overrides.identity(config) == {"seed": 3, "model.residual": "admin"}
-    lines = overrides.difference(overrides.load(DEFAULT), config)
-    assert lines == ["mesh.tensor: 1 -> 2", "model.residual: 'post_ln' -> 'admin'", "seed: 0 -> 3"]
-
-
 @pytest.mark.parametrize(
     "text",
     """
