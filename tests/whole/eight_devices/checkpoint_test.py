@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from tests.checkpoint.init_from_test import init_from
 from tests.checkpoint.states import ORIGIN, bits, restore
 from transformer_jax.checkpoint.checkpoints import Checkpoints, load_parameters
-from transformer_jax.checkpoint.init_from import init_from
 
 # Layouts: devices along each of two axes, and the axes that shard the dimensions of `kernel`.
 LAYOUTS = {
@@ -81,17 +81,7 @@ def test_any_layout_restores_what_another_saved(folder, name):
         parts = [values(step)["params"][path].astype(np.float64) for step in (1, 2)]
         np.testing.assert_array_equal(leaf, np.mean(parts, axis=0).astype(leaf.dtype))
 
-    params, report = init_from(
-        folder / "1",
-        state(5, name)["params"],
-        before=folder / "init_from.json",
-        config={},
-        tokenizer=ORIGIN.tokenizer,
-        labels=ORIGIN.labels,
-        token_paths=(),
-        label_paths=(),
-        factor_paths=(),
-    )
+    params, report = init_from(folder / "1", state(5, name)["params"])
     assert report.taken == ("bias", "kernel")
     assert jax.tree.map(lambda leaf: leaf.sharding, params) == layout(name)["params"]
     np.testing.assert_array_equal(params["kernel"], values(1)["params"]["kernel"])

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.defaults import settings
+from tests.evaluation.generate_test import generate
 from tests.whole.eight_devices import small
 from tests.whole.eight_devices.small import ALONE, ROWS, Small
 from transformer_jax.devices import mesh as sharding
 from transformer_jax.evaluation import trained
-from transformer_jax.evaluation.decoder import Decoder, DecodeSettings
-from transformer_jax.evaluation.generate import generate
+from transformer_jax.evaluation.decoder import DecodeSettings
 from transformer_jax.inspection import probes
 from transformer_jax.inspection.measures import diagnose
 from transformer_jax.training import state as train_state
@@ -46,15 +46,11 @@ def written(run, params):
         ({name: rows[:count] for name, rows in prompts.items()}, np.arange(start, start + count))
         for start, count in ((0, ROWS), (ROWS, 3))
     ]
-    decoder = Decoder(
-        model=run.on(ALONE).model,
-        settings=BEAM,
-        ends=(1,),
-        pad=0,
-        never=(),
-        limit=lambda tokens, *_: np.full_like(tokens, 6),
-    )
-    return generate(decoder, params, batches, jax.random.key(3))
+
+    def six(tokens, *_):
+        return np.full_like(tokens, 6)
+
+    return generate(run.on(ALONE).model, batches, params=params, settings=BEAM, key=3, limit=six)
 
 
 @pytest.mark.parametrize(

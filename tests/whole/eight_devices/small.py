@@ -19,7 +19,6 @@ from transformer_jax.training.state import State
 MESHES = {
     "one device": (1, 1, 1, 1),
     "data": (8, 1, 1, 1),
-    "fsdp": (1, 8, 1, 1),
     "tensor and data": (2, 1, 4, 1),
     "data, fsdp and tensor": (2, 2, 2, 1),
     "fsdp, tensor and sequence": (1, 2, 2, 2),
