@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,16 +12,11 @@ from experiments.loss_spikes import measure, report, series, sweep
 from tests.defaults import optimizer_settings
 from tests.experiments import tiny
 from tests.experiments.harness.runs import finished
-from transformer_jax.models.family import Role
+from tests.training.stack import ROLES, make_stack
 from transformer_jax.training.update_rules import OPTIMIZERS
 
 STEPS, RATE, ODD = 6, 0.01, 4
 MOMENTS = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
-ROLES = {
-    "stack/kernel": Role(matrix=(1, 1), decay=True, stacked=True),
-    "stack/bias": Role(matrix=None, decay=False, stacked=True),
-    "table": Role(matrix=(1, 1), decay=True, stacked=False),
-}
 
 
 # What is measured --------------------------------------------------------------------------------
@@ -90,19 +84,12 @@ def test_the_odd_batch_holds_rare_tokens_alone():
 
 
 def _gradients():
-    rng = np.random.default_rng(0)
-    steps = [
-        {
-            "stack": {"kernel": rng.normal(size=(3, 4, 5)), "bias": rng.normal(size=(3, 5))},
-            "table": rng.normal(size=(6, 4)),
-        }
-        for _ in range(10)
-    ]
-    # The last one is larger in one layer, and of a token that had none.
-    for tree in steps[:-1]:
-        tree["table"][2] = 0.0
-    steps[-1]["stack"]["kernel"][1] *= 20.0
-    return jax.tree.map(jnp.float32, steps)
+    """Of which the last one is larger in one layer, and of a token that had none."""
+    *before, last = make_stack(steps=10)[1]
+    for tree in before:
+        tree["embedding"]["table"] = tree["embedding"]["table"].at[2].set(0.0)
+    last["encoder"]["feed_forward"]["up"] = last["encoder"]["feed_forward"]["up"].at[1].multiply(20)
+    return [*before, last]
 
 
 def test_ratios_are_what_stable_adamw_divides_by():
@@ -117,7 +104,7 @@ def test_ratios_are_what_stable_adamw_divides_by():
         divided[name] = measure.named(updates)
     moments = before.mu, state.mu, state.nu  # Adam's
     ratios = measure.ratios(*moments, len(gradients), ROLES, **MOMENTS)
-    assert ratios["stack/kernel"].argmax() == 1
+    assert ratios["encoder/feed_forward/up"].argmax() == 1
     for name, ratio in ratios.items():
         whole, clipped = (divided[each][name] for each in ("adam", "stable_adamw"))
         factors = np.maximum(ratio, 1).reshape(-1, *[1] * (whole.ndim - 1))
