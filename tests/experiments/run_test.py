@@ -150,7 +150,8 @@ def test_tasks_get_the_whole_path_of_the_data(orders, command, tmp_path, monkeyp
 
 
 def test_runs_that_were_done_with_data_elsewhere_are_told(command, tmp_path, capsys):
-    """Their id does not tell one folder from another, so they count as done."""
+    """Their id does not tell one folder from another, so they count as done; and so do those
+    that were measured before measurements named their config."""
 
     def show(data_dir):
         assert run.main(command("of_files", "--dry_run", f"--data_dir={data_dir}")) == 0
@@ -158,7 +159,7 @@ def test_runs_that_were_done_with_data_elsewhere_are_told(command, tmp_path, cap
 
     workdir = tmp_path / "runs" / "question" / show("/data/v1").splitlines()[-1].split()[1]
     workdir.mkdir(parents=True)
-    (workdir / "measurements.json").write_text('{"rows": []}')  # older ones name no config
+    (workdir / "measurements.json").write_text('{"rows": []}')
     (workdir / "run.json").write_text('{"overrides": {"data.dir": "/data/v1"}}')
     assert "1 of 1 run done" in show("/data/v1") and "/data/v1" not in show("/data/v1")
     out = show("/data/v2")

@@ -65,12 +65,6 @@ def test_what_was_measured_before_a_run_was_scored_again_is_measured_again(tmp_p
     assert _modules(tmp_path, now) == []
 
 
-def test_measurements_that_do_not_name_their_config_count(tmp_path):
-    """So that nothing is measured again that was measured before they did."""
-    (tmp_path / "measurements.json").write_text('{"rows": []}')
-    assert _modules(tmp_path, _run(BEAM, train=False, measure={})) == []
-
-
 @pytest.mark.parametrize("text", ["a b", "\n\n", r"\n", "'a'", 'say "it"', "it's", "C:\\", "é\\"])
 def test_a_text_of_an_override_is_read_back_from_the_command_line(text):
     assert kinds.parse(Kind(str, False), jobs._literal(text)) == text
