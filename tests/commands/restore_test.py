@@ -34,12 +34,6 @@ def check(workdir, folder, changes=(), tokenizer="tokenizer-1", labels=ORIGIN.la
     restore.check(run, workdir, folder)
 
 
-def test_what_a_rerun_may_change_may_differ(tmp_path):
-    folder = save(tmp_path)
-    check(tmp_path, folder)
-    check(tmp_path, folder, {"train.steps": 30, "data.dir": "elsewhere", "decode.beam_size": 9})
-
-
 @pytest.mark.parametrize(
     ("at_hand", "parts"),
     [
