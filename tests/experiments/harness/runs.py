@@ -31,9 +31,9 @@ def trainings(seeds: Sequence[Mapping[float, float | None]], **more: Any) -> lis
     ]
 
 
-def job(folder: Path, seed: int = 0) -> Job:
-    """A job that nobody has begun."""
-    run = Run(config=CONFIG, overrides={"seed": seed}, labels={"seed": seed})
+def job(folder: Path, seed: int = 0, **changes: Any) -> Job:
+    """A job that nobody has begun. changes: fields of its run."""
+    run = Run(config=CONFIG, overrides={"seed": seed}, labels={"seed": seed}, **changes)
     return Job(folder, folder / run.id, (run,))
 
 

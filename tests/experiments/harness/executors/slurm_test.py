@@ -14,8 +14,6 @@ import pytest
 
 from experiments import run
 from experiments.harness.executors import slurm
-from experiments.harness.jobs import Job
-from experiments.harness.sweep import Run
 from tests.experiments.harness.runs import job
 from tests.processes import wait_for
 
@@ -129,14 +127,10 @@ def test_what_ends_a_task_says_whether_it_is_requeued(cluster, tmp_path, monkeyp
         "fail",
         "die",  # cancelled
     ]
-    jobs = []
-    for number, plan in enumerate(plans):
-        measure = {"number": number}
-        bigram = "configs/bigram_copy.py"
-        one = Run(config=bigram, overrides={}, labels={}, train=False, measure=measure)
-        (tmp_path / one.id).mkdir()
-        (tmp_path / f"{one.id}.plan").write_text("\n".join(plan.split()) + "\n")
-        jobs.append(Job(tmp_path, tmp_path / one.id, (one,)))
+    jobs = [job(tmp_path, seed, train=False, measure={}) for seed in range(len(plans))]
+    for each, plan in zip(jobs, plans, strict=True):
+        each.workdir.mkdir()
+        (tmp_path / f"{each.id}.plan").write_text("\n".join(plan.split()) + "\n")
     (tmp_path / "task.sh").write_text(TASK)
 
     def story(job):
