@@ -25,7 +25,7 @@ def test_an_optimum_beyond_the_grid_is_its_end_and_said_so(at, end):
 
 
 @pytest.mark.parametrize("loss", [None, 3.35])
-def test_next_to_what_failed_there_is_noparabola(loss):
+def test_next_to_what_failed_there_is_no_parabola(loss):
     """But the grid goes on there: it does not end with what was run."""
     losses: dict[float, float | None] = dict(parabola(-5.2))
     losses |= {rate: loss for rate in GRID if rate > 2.0**-5}
