@@ -1,11 +1,8 @@
-import json
 import re
 
-import numpy as np
 import pytest
 
-from tests.tools.pages.page_data import array
-from transformer_jax.tools.pages.page import check_name, embedded, numbers, page
+from transformer_jax.tools.pages.page import check_name, page
 
 # As a browser reads it: a script ends where the next end of one stands.
 SCRIPT = re.compile("(<script[^>]*>)(.*?)(</script)", re.DOTALL)
@@ -15,11 +12,6 @@ def test_a_page_asks_nobody_for_anything():
     without_code = SCRIPT.sub(r"\1\3", page("t", {}))
     assert "Content-Security-Policy\" content=\"default-src 'none'" in without_code
     assert not re.search(r"<[^>]*\s(src|href)=", without_code)
-
-
-def test_arrays_come_back_bit_by_bit():
-    values = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-    np.testing.assert_array_equal(array(json.loads(embedded(numbers(values)))), values)
 
 
 def test_a_page_says_by_which_command_it_was_made(monkeypatch):
