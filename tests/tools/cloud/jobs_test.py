@@ -40,22 +40,6 @@ def test_hosts_on_which_nothing_was_started_are_noticed(cloud):
     assert cloud.is_clean()
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (
-            {"ON_READ": "refuse 'HTTPError 403: service@x does not have storage.objects.get'"},
-            "not allowed: give the account",
-        ),
-        ({"PIP_DOES": "echo '[Errno 28] No space left on device' >&2; exit 1"}, "its disk is full"),
-    ],
-)
-def test_what_no_retry_mends_on_a_host_ends_it(cloud, fault, message):
-    status, out = cloud.launch(**fault)
-    assert status == 1 and f"host 0: {message}" in out
-    assert len(cloud.calls("ssh")) == 1 and cloud.is_clean()
-
-
 @pytest.mark.long
 def test_a_host_that_fails_while_the_others_save_is_tried_again(cloud):
     job = """

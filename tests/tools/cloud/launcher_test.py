@@ -5,18 +5,11 @@ import json
 import re
 import shlex
 import signal
-import sys
 
 import pytest
 
-from tests.processes import printed, wait_for
-from tests.tools.cloud.stand_in import ROOT, TRAIN, UNTIL_STOPPED
-
-
-def test_it_imports_the_standard_library_alone():
-    path = f"import sys; sys.path.insert(0, {str(ROOT)!r})"
-    code = f"{path}\nimport transformer_jax.tools.cloud.launcher"
-    printed(sys.executable, "-I", "-S", "-c", code)
+from tests.processes import wait_for
+from tests.tools.cloud.stand_in import TRAIN, UNTIL_STOPPED
 
 
 def test_a_run_goes_through_all_hosts_to_its_end_by_the_commands_of_a_dry_run(cloud):
@@ -53,22 +46,37 @@ def test_a_run_goes_through_all_hosts_to_its_end_by_the_commands_of_a_dry_run(cl
     assert planned == calls
 
 
+QUOTA = "Quota limit TPUV6EPerProject has been exceeded. Limit: 0. RESOURCE_EXHAUSTED"
+OF_QUOTA = ("the quota of the project does not allow it", QUOTA)
+FORBIDDEN = "refuse 'HTTPError 403: me does not have storage.objects.create access'"
+
+
 @pytest.mark.parametrize(
-    ("lacks", "message"),
+    ("fault", "messages", "slices", "jobs"),
     [
-        ({"ACCOUNT": ""}, "gcloud auth login"),
-        ({"PROJECT": ""}, "gcloud config set project"),
-        # The bucket is forbidden: to the account here.
+        # Before a slice costs
+        ({"ACCOUNT": ""}, ["gcloud auth login"], 0, 0),
+        ({"PROJECT": ""}, ["gcloud config set project"], 0, 0),
+        ({"ON_WRITE": FORBIDDEN}, ["not allowed: give the account"], 0, 0),
+        ({"ON_CREATE": f"refuse '{QUOTA}'"}, OF_QUOTA, 1, 0),
+        ({"CREATED": f"FAILED\t{QUOTA}"}, OF_QUOTA, 1, 0),
+        # On a host
+        ({"ON_READ": FORBIDDEN}, ["host 0: not allowed: give the account"], 1, 1),
         (
-            {"ON_WRITE": "refuse 'HTTPError 403: me does not have storage.objects.create access'"},
-            "not allowed: give the account",
+            {"PIP_DOES": "echo '[Errno 28] No space left on device' >&2; exit 1"},
+            ["host 0: its disk is full"],
+            1,
+            1,
         ),
     ],
 )
-def test_what_is_lacking_is_told_before_a_slice_costs(cloud, lacks, message):
-    status, out = cloud.launch(**lacks)
-    assert status == 1 and message in out
-    assert not cloud.calls("create")
+def test_what_no_retry_mends_ends_it_at_once_and_leaves_nothing(
+    cloud, fault, messages, slices, jobs
+):
+    status, out = cloud.launch(**fault)
+    assert status == 1 and all(message in out for message in messages), out
+    assert (len(cloud.calls("create")), len(cloud.calls("ssh"))) == (slices, jobs)
+    assert cloud.is_clean()
 
 
 @pytest.mark.long

@@ -11,19 +11,6 @@ def test_no_capacity_is_asked_for_again(cloud):
     assert out.count("No capacity now") == 2 and cloud.is_clean()
 
 
-QUOTA = "Quota limit TPUV6EPerProject has been exceeded. Limit: 0. RESOURCE_EXHAUSTED"
-
-
-@pytest.mark.parametrize(
-    "refusal", [{"ON_CREATE": f"refuse '{QUOTA}'"}, {"CREATED": f"FAILED\t{QUOTA}"}]
-)
-def test_a_quota_ends_it(cloud, refusal):
-    status, out = cloud.launch(**refusal)
-    assert status == 1 and len(cloud.calls("create")) == 1
-    assert "the quota of the project does not allow it" in out and QUOTA in out
-    assert cloud.is_clean()
-
-
 @pytest.mark.long
 def test_a_queue_is_waited_in_and_left_after_the_longest_wait(cloud):
     waiting = {"CREATED": "WAITING_FOR_RESOURCES"}

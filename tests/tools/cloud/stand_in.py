@@ -93,7 +93,8 @@ GCSFUSE = r"""#!/usr/bin/env bash
 rmdir "${@: -1}" 2>/dev/null || rm -f "${@: -1}"
 mkdir -p "$CLOUD/objects/${@: -2:1}" && ln -s "$CLOUD/objects/${@: -2:1}" "${@: -1}"
 """
-# Makes an environment out of a copy of itself; as the job, a run or a sweep, it runs $JOB.
+# Makes an environment out of a copy of itself; as the job, a run or a sweep, it runs $JOB. All
+# else, as the launcher, has the standard library alone: -S leaves out packages.
 PYTHON = f"""#!/usr/bin/env bash
 case "$*" in
     "-c import pip" | "-m pip --python "*) ;;
@@ -109,7 +110,7 @@ case "$*" in
         status() {{ ! first || echo "{{ \\"status\\": \\"$1\\" }}" >"$run/results.json"; }}
         attempt=$(echo >>"$CLOUD/attempts-$WORKER"; wc -l <"$CLOUD/attempts-$WORKER")
         eval "${{JOB-}}" ;;
-    *) exec '{sys.executable}' "$@" ;;
+    *) exec '{sys.executable}' -S "$@" ;;
 esac
 """
 # Trains until the test or a signal ends it.
