@@ -77,36 +77,6 @@ def test_values_of_first_tokens_and_what_weights_lack_of_1(decoder):
     np.testing.assert_allclose(mass, 0.25, rtol=1e-5)
 
 
-def attention(pairs, length: int) -> Any:
-    """One head that puts all of a query's weight on one key, of a row that is one text."""
-    weights = np.zeros((1, 1, 1, length, length))
-    for query, key in pairs:
-        weights[..., query, key] = 1
-    return forward_pass(ADMIN)[2]["decoder"]._replace(
-        weights={"self_attention": weights}, segments=np.ones((1, length), int)
-    )
-
-
-def test_heads_made_by_hand_score_one_or_none():
-    """On words a b c a b c: the induction head looks from the second a at the first b."""
-    words = jnp.array([[1, 2, 3, 1, 2, 3]])
-    induction = attention([(0, 0), (1, 1), (2, 2), (3, 1), (4, 2), (5, 3)], 6)
-    previous = attention([(0, 0), *((n, n - 1) for n in range(1, 6))], 6)
-    for head, scores in ((induction, (1, 0, 0)), (previous, (0, 0, 1))):
-        np.testing.assert_allclose(heads.prefix_match(head, words), scores[0])
-        np.testing.assert_allclose(heads.duplicate_token(head, words), scores[1])
-        np.testing.assert_allclose(heads.previous_token(head), [[scores[2]]], atol=0.21)
-    # Names of words do not matter.
-    np.testing.assert_array_equal(heads.prefix_match(induction, 9 - words), 1)
-    # Uniform weights: query i has 1 / (i + 1) on the first key.
-    uniform = attention([], 6)._replace(
-        weights={"self_attention": np.tril(np.ones((1, 1, 1, 6, 6))) / np.arange(1, 7)[:, None]}
-    )
-    np.testing.assert_allclose(heads.sink_mass(uniform), np.mean(1 / np.arange(2, 7)))
-    assert heads.sink_rate(uniform) == float(np.mean(1 / np.arange(2, 7)) > heads.SINK)
-    assert heads.sink_rate(attention([(n, 0) for n in range(6)], 6)) == 1
-
-
 def test_the_rate_of_sinks_counts_heads_and_texts(decoder):
     weights, above = decoder.weights["self_attention"], []
     for row, places in texts(decoder.segments):
