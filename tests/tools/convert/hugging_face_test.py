@@ -115,12 +115,7 @@ LONGROPE = rope(
     long_factor=[1.0, 2.5, 3.0, 3.5, 4.0, 4.5], original_max_position_embeddings=40,
     partial_rotary_factor=0.75,
 )  # fmt: skip
-NEOX = _named(
-    "vocab_size hidden_size intermediate_size num_attention_heads layer_norm_eps"
-    " max_position_embeddings",
-    num_hidden_layers=3,
-    rope_parameters=rope(500.0, partial_rotary_factor=0.5),
-)
+NEOX = BERT | dict(rope_parameters=rope(500.0, partial_rotary_factor=0.5))
 GPT_NEO = _named(
     "vocab_size hidden_size intermediate_size num_heads layer_norm_epsilon max_position_embeddings",
     num_layers=3,
