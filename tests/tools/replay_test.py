@@ -72,54 +72,44 @@ def large(leaf):
     return 1e25 * leaf
 
 
+# The first tensor that is not finite, and which parameters are changed so that it is.
+OVERFLOWS = {
+    "parameter encoder/feed_forward/up_bias": {
+        "encoder/feed_forward/up_bias": of_layer(2, lambda leaf: np.nan * leaf)
+    },
+    "decoder/layer 1/self_attention/input": {
+        "target_embedding/table": lambda table: 0 * table + MOST
+    },
+    "encoder/layer 2/self_attention/largest attention logits": {
+        f"encoder/self_attention/{name}": of_layer(2, large) for name in ("query", "key")
+    },
+    "decoder/layer 1/cross_attention/largest attention logits": {
+        f"decoder/cross_attention/{name}": of_layer(1, large) for name in ("query", "key")
+    },
+    "decoder/layer 2/feed_forward/branch": {
+        f"decoder/feed_forward/{name}": of_layer(2, large) for name in ("up", "down")
+    },
+    # Both branches are finite, their sum is not.
+    "encoder/layer 2/feed_forward/output": {
+        f"encoder/{name}": of_layer(2, lambda leaf: 0.6 * MOST * np.eye(16)[0])
+        for name in ("self_attention/output_bias", "feed_forward/down_bias")
+    },
+    "encoder/output": {"encoder_norm/scale": lambda scale: 0 * scale + MOST},
+    "logits": {"logits/kernel": lambda kernel: 0 * kernel + MOST},
+    # Logits are small; on the way back the large factor comes first.
+    "gradient of decoder/layer 2/feed_forward/output": {
+        "decoder_norm/scale": lambda scale: 0 * scale + np.float32(1e-37),
+        "decoder_norm/bias": lambda bias: 0 * bias,
+        "logits/kernel": lambda kernel: np.sign(kernel) * MOST,
+    },
+}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("parameters", "expected"),
-    [
-        (
-            {"encoder/feed_forward/up_bias": of_layer(2, lambda leaf: np.nan * leaf)},
-            "parameter encoder/feed_forward/up_bias",
-        ),
-        (
-            {"target_embedding/table": lambda table: 0 * table + MOST},
-            "decoder/layer 1/self_attention/input",
-        ),
-        (
-            {f"encoder/self_attention/{name}": of_layer(2, large) for name in ("query", "key")},
-            "encoder/layer 2/self_attention/largest attention logits",
-        ),
-        (
-            {f"decoder/cross_attention/{name}": of_layer(1, large) for name in ("query", "key")},
-            "decoder/layer 1/cross_attention/largest attention logits",
-        ),
-        (
-            {f"decoder/feed_forward/{name}": of_layer(2, large) for name in ("up", "down")},
-            "decoder/layer 2/feed_forward/branch",
-        ),
-        (
-            # Both branches are finite, their sum is not.
-            {
-                f"encoder/{name}": of_layer(2, lambda leaf: 0.6 * MOST * np.eye(16)[0])
-                for name in ("self_attention/output_bias", "feed_forward/down_bias")
-            },
-            "encoder/layer 2/feed_forward/output",
-        ),
-        ({"encoder_norm/scale": lambda scale: 0 * scale + MOST}, "encoder/output"),
-        ({"logits/kernel": lambda kernel: 0 * kernel + MOST}, "logits"),
-        (
-            # Logits are small; on the way back the large factor comes first.
-            {
-                "decoder_norm/scale": lambda scale: 0 * scale + np.float32(1e-37),
-                "decoder_norm/bias": lambda bias: 0 * bias,
-                "logits/kernel": lambda kernel: np.sign(kernel) * MOST,
-            },
-            "gradient of decoder/layer 2/feed_forward/output",
-        ),
-    ],
-)
-def test_an_overflow_is_found_where_it_was_put(parameters, expected):
+@pytest.mark.parametrize("expected", OVERFLOWS)
+def test_an_overflow_is_found_where_it_was_put(expected):
     params = tiny.random_parameters(PRE_LN)
-    for path, change in parameters.items():
+    for path, change in OVERFLOWS[expected].items():
         params = changed(params, path, change)
     assert culprit(params) == expected
 
