@@ -7,9 +7,9 @@ from experiments.harness.sweep import Run
 
 CONFIG = "configs/classify.py"
 MODULUS, SHARE = 97, 0.3
-STEPS = 6_000
-RATE, DECAY = 1e-3, 1.0
-DECAYS = [0.0, 0.1, 0.3, 1.0, 3.0]
+STEPS, MORE_STEPS = 6_000, 10_000
+RATE, DECAY = 1e-3, 3.0
+DECAYS = [0.0, 0.1, 0.3, 1.0, 3.0, 10.0]
 SCHEMES = [
     "pre_ln",
     "post_ln",
@@ -24,7 +24,9 @@ SCHEMES = [
 OPTIMIZERS = {"adamw": RATE, "lion": 3e-4, "muon": 3e-3}
 
 
-def _run(quick: bool, part: str, arm: Any, rate: float, decay: float, **overrides: Any) -> Run:
+def _run(
+    quick: bool, part: str, arm: Any, rate: float, decay: float, steps: int, **overrides: Any
+) -> Run:
     """A process that trains an arm with all of its seeds."""
     base = {
         "data.source": "labelled",
@@ -47,7 +49,7 @@ def _run(quick: bool, part: str, arm: Any, rate: float, decay: float, **override
         "optimizer.schedule": "constant",
         "optimizer.warmup_steps": 10,
         "optimizer.weight_decay": decay,
-        "train.steps": 60 if quick else STEPS,
+        "train.steps": 60 if quick else steps,
         "evaluate.batch_size": 1_000,
     }
     return Run(
@@ -68,13 +70,16 @@ def _run(quick: bool, part: str, arm: Any, rate: float, decay: float, **override
 def decay(quick: bool) -> list[Run]:
     """Weight decays, Pre-LN and AdamW, three seeds."""
     decays = DECAYS[:2] if quick else DECAYS
-    return [_run(quick, "decay", weight_decay, RATE, weight_decay) for weight_decay in decays]
+    return [_run(quick, "decay", each, RATE, each, STEPS) for each in decays]
 
 
 def schemes(quick: bool) -> list[Run]:
-    """Residual schemes at a decay of 1, three seeds."""
+    """Residual schemes at a decay of 3, three seeds."""
     names = SCHEMES[:2] if quick else SCHEMES
-    return [_run(quick, "schemes", name, RATE, DECAY, model__residual=name) for name in names]
+    return [
+        _run(quick, "schemes", name, RATE, DECAY, MORE_STEPS, model__residual=name)
+        for name in names
+    ]
 
 
 def optimizers(quick: bool) -> list[Run]:
@@ -87,6 +92,7 @@ def optimizers(quick: bool) -> list[Run]:
             name,
             OPTIMIZERS[name],
             DECAY * RATE / OPTIMIZERS[name],
+            MORE_STEPS,
             optimizer__name=name,
         )
         for name in names
