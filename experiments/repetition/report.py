@@ -138,8 +138,8 @@ def constant(numbers: _Numbers) -> str:
     if fast is None or slow is None:
         return f"{start}: **undecided**; not run at both rates."
     moved, verdict = slow[0] - fast[0], "undecided"
-    errors = [numbers.get(f"error/8/64/{rate:g}") for rate in (RATE, SLOWER)]
-    between = math.nan if None in errors else math.hypot(*errors)
+    errors = [_known_error(numbers, rate) for rate in (RATE, SLOWER)]
+    between = math.hypot(*errors)
     if not (fast[1] or slow[1]):
         if moved - 2 * between > _FOLLOWS:
             verdict = "held"
@@ -149,6 +149,11 @@ def constant(numbers: _Numbers) -> str:
         f"{start}: **{verdict}**; a quarter of the rate moves it by {moved:+.2f} ± {between:.2f} "
         "decades of 0.60."
     )
+
+
+def _known_error(numbers: _Numbers, rate: float) -> float:
+    value = numbers.get(f"error/8/64/{rate:g}")
+    return math.nan if value is None else value
 
 
 def _known(numbers: _Numbers, epochs: int, width: int, rate: float) -> tuple[float, float] | None:
