@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import linen as nn
 
 from tests.models import tiny
@@ -28,6 +29,15 @@ def test_the_additive_vector_is_drawn_as_a_kernel_of_one_output_for_each_head():
     # The squares of uniform draws deviate by 0.9 of their mean.
     deviation = 0.9 / math.sqrt(heads * size)
     np.testing.assert_allclose(np.var(draw), 2 / (size + 1), rtol=4 * deviation)
+
+
+def test_an_added_logit_of_another_shape_is_refused():
+    """One number would be broadcast to all heads."""
+    arguments = *jnp.ones((2, B, T, 16)), jnp.ones((B, T, T), bool)
+    module = Attention(tiny.config(attention_weights="sink"))
+    w = nn.unbox(module.init(jax.random.key(0), *arguments, deterministic=True))["params"]
+    with pytest.raises(ValueError, match=r"sink is of shape \(1,\), expected \(2,\)"):
+        module.apply({"params": w | {"sink": jnp.ones(1)}}, *arguments, deterministic=True)
 
 
 def test_the_mass_of_an_added_logit_is_shown():

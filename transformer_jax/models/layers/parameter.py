@@ -76,6 +76,9 @@ def parameter(
         them, even if it is the last: a scan over depth goes through its module once for the
         shapes, and draws in the turns after those. What a setting adds and a constant fills takes
         none, so that models with and without it start alike.
+
+    Raises:
+      ValueError: there is a value of another shape (of what is drawn Flax's ScopeParamShapeError).
     """
     decays = matrix is not None if decay is None else decay
     # Where there is a value, Flax traces what would draw it, for the shape alone.
@@ -92,6 +95,8 @@ def parameter(
         value = module.param(name, boxed, shape)  # Flax unboxes it
     else:
         value = module.variable("params", name, boxed, None, shape).value
+        if value.shape != shape:  # as Flax asks of the others
+            raise ValueError(f"the parameter {name} is of shape {value.shape}, expected {shape}")
     return value.astype(jnp.float32)  # what is only asked may be held in bfloat16
 
 
