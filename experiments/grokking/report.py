@@ -35,6 +35,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
         ylabel="accuracy on pairs not trained on",
         xscale="log",
     )
+    figure.axes[0].set(ylim=(0, 1))  # bands of seeds that did and did not reach beyond
     title = f"Accuracy on pairs that were not trained on, over training: {part}"
     table = results.table([_line(arm, members) for arm, members in arms.items()])
     return "\n\n".join(filter(None, [table, text, figures.save(figure, out, part, title)]))
