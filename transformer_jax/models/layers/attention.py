@@ -153,18 +153,16 @@ class Attention(nn.Module):
         gain = config.attention_gain**2
         inward = nn.initializers.variance_scaling(gain, "fan_avg", "uniform", 0, (1, 2))
 
-        def kernel(name, size, axes=axes, **more):
-            more = {"init": inward, "matrix": (1, len(axes) - 1), "role": "hidden"} | more
-            return times(
-                config.multipliers.hidden, parameter(self, name, shape=size, axes=axes, **more)
-            )
+        def kernel(name, size, axes=axes, init=inward, drawn=True):
+            matrix = 1, len(axes) - 1
+            more = {"matrix": matrix, "role": "hidden", "drawn": drawn}
+            return times(config.multipliers.hidden, parameter(self, name, init, size, axes, **more))
 
         biases = biases_of(self.biases, config.bias)
 
-        def bias(there, name, size, axes, **more):
-            return (
-                parameter(self, name, zeros, size, axes, role="vector", **more) if there else None
-            )
+        def bias(there, name, size, axes, drawn=True):
+            more = {"role": "vector", "drawn": drawn}
+            return parameter(self, name, zeros, size, axes, **more) if there else None
 
         self.query = kernel("query", size)
         self.query_bias = bias(biases.inward, "query_bias", size[1:], axes[1:])
@@ -182,8 +180,8 @@ class Attention(nn.Module):
         self.sink = bias(self.weighing.trained, "sink", size[1:2], axes[1:2], drawn=False)
         self.gated = ATTENTION_GATES[config.attention_gate]
         gate = slice(1 + len(self.gated))
-        constant = {"init": zeros, "drawn": False}
-        self.gate = kernel("gate", size[gate], axes[gate], **constant) if self.gated else None
+        size, axes = size[gate], axes[gate]
+        self.gate = kernel("gate", size, axes, zeros, drawn=False) if self.gated else None
         self.dropout = Dropout(config.attention_dropout_rate)
         self.dtype, self.score = config.compute_dtype, SCORES[config.attention_score]
         norm = functools.partial(Norm, config.norm, config.norm_epsilon)
