@@ -27,8 +27,7 @@ def report(runs: Sequence[Finished], out: Path) -> str:
     grid = [row for row in trainings if row["kind"] == "grid"]
     fresh = [row for row in trainings if row["kind"] == "fresh"]
     text, numbers = widths(fresh) if fresh else ("", {})
-    results.write_summary(out, numbers)
-    deviation = results.read_json(out / "summary.json").get("deviation")
+    deviation = (results.read_json(out / "summary.json") | numbers).get("deviation")
     for (width,), members in results.group(grid, "width").items():
         log10, edge = best(members)
         at = f"{epochs}/{width}/{rate:g}"
@@ -122,7 +121,7 @@ def repeated(numbers: _Numbers) -> str:
         verdict = "held"
     elif mean <= _ALIKE and inside:
         verdict = "contradicted"
-    edges = sum(bool(edge) for pair in pairs for _, edge in pair)
+    edges = sum(bool(edge) for pair in pairs for _, edge, _ in pair)
     return (
         f"{start}: **{verdict}**; the best decay moves by {mean:+.2f} decades "
         f"({', '.join(f'{each:+.2f}' for each in moved)} by width), {edges} of {2 * len(pairs)} "
@@ -138,8 +137,7 @@ def constant(numbers: _Numbers) -> str:
     if fast is None or slow is None:
         return f"{start}: **undecided**; not run at both rates."
     moved, verdict = slow[0] - fast[0], "undecided"
-    errors = [_known_error(numbers, rate) for rate in (RATE, SLOWER)]
-    between = math.hypot(*errors)
+    between = math.hypot(fast[2], slow[2])
     if not (fast[1] or slow[1]):
         if moved - 2 * between > _FOLLOWS:
             verdict = "held"
@@ -151,15 +149,16 @@ def constant(numbers: _Numbers) -> str:
     )
 
 
-def _known_error(numbers: _Numbers, rate: float) -> float:
-    value = numbers.get(f"error/8/64/{rate:g}")
-    return math.nan if value is None else value
-
-
-def _known(numbers: _Numbers, epochs: int, width: int, rate: float) -> tuple[float, float] | None:
+def _known(
+    numbers: _Numbers, epochs: int, width: int, rate: float
+) -> tuple[float, float, float] | None:
+    """A best decay, its edge, and its error: NaN where no deviation of seeds was known."""
     at = f"{epochs}/{width}/{rate:g}"
     value, edge = numbers.get(f"best/{at}"), numbers.get(f"edge/{at}")
-    return None if value is None or edge is None else (value, edge)
+    error = numbers.get(f"error/{at}")
+    if value is None or edge is None:
+        return None
+    return value, edge, math.nan if error is None else error
 
 
 def widths(fresh: Sequence[Row]) -> tuple[str, dict[str, float]]:

@@ -133,7 +133,13 @@ def test_giou_is_that_of_transformers(authors):
     np.testing.assert_allclose(gious, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_giou_of_a_point_is_a_number_and_so_is_its_gradient():
+def test_giou_is_a_number_of_points():
+    """From -1, of boxes far apart, to 1, of equal ones."""
+    giou = jax.jit(detection.giou)
+    some = jnp.array([[0.5, 0.5, 0.2, 0.2]])
+    assert giou(some, some) == pytest.approx(1)
+    apart = giou(jnp.array([[0.1, 0.1, 0.01, 0.01]]), jnp.array([[0.9, 0.9, 0.01, 0.01]]))
+    assert -1 < apart.item() < -0.99
     point = jnp.array([[0.3, 0.3, 0.0, 0.0]])
     of_point = jax.jit(jax.value_and_grad(lambda a: detection.giou(a, point)[0]))
     value, gradient = of_point(point)
