@@ -28,8 +28,11 @@ class Interval(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        known = math.isfinite(self.value)
-        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})" if known else "not known"
+        if not math.isfinite(self.value):
+            return "not known"
+        known = math.isfinite(self.low)
+        bounds = f"{self.low:.2f} to {self.high:.2f}" if known else "interval not known"
+        return f"{self.value:.2f} ({bounds})"
 
 
 def report(runs: Sequence[Finished], out: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from experiments.harness import rates
 from experiments.harness.results import Row, group
@@ -45,6 +46,8 @@ def lines(
         for (name,), members in group(part, by).items():
             _line(ax, members, x, y, style(name, [each for (each,) in names]))
         ax.set(xlabel=xlabel, xscale=xscale, yscale=yscale)
+        if xscale == "log":  # of a single decade more numbers would lie over each other
+            ax.xaxis.set_minor_locator(LogLocator(subs=(2.0, 4.0)))
         if panel:
             ax.set_title(f"{panel.replace('_', ' ')} {title(value)}")
     axes[0].set_ylabel(ylabel)
