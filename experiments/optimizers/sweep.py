@@ -55,7 +55,7 @@ def _width(width: int, horizons: list[int], tried: int, quick: bool) -> list[Run
     for name, steps in arms:
         rate, _ = OPTIMIZERS[name]
         decays = [share / rate for share in SHARES[: 2 if quick else tried]]
-        search = {"start": rate, "most": 3 if quick else 4, "decays": decays}
+        search = {"start": rate, "most": 3 if quick else 6, "decays": decays}
         tuned.append(_run(quick, width, name, steps, {"tuned": "yes"}, search))
     untuned = [
         _run(
