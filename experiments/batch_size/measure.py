@@ -38,12 +38,13 @@ def _critical(
     curves: dict[int, dict[str, float]] = {}
 
     def train(rate: float, seed: int) -> float:
-        loss = math.nan
+        last = math.nan  # if it diverges, whatever was read before
         for update in trainings.steps(rate, seed):
             if update.step in due and (seed or update.step == max(due)):
                 loss = trainings.validation_loss(update.state.evaluated)
                 curves.setdefault(seed, {})[f"loss_{due[update.step]}"] = loss
-        return loss
+                last = loss if update.step == max(due) else last
+        return last
 
     rows = rates.searched(train, start, most, fresh)
     return [row | curves.get(row["seed"], {}) if row["kind"] == "fresh" else row for row in rows]

@@ -79,11 +79,19 @@ class Trainings:
         Ends before a step whose loss, gradient or parameters are not finite: it has diverged.
 
         Args:
-          learning_rate: the peak of the run's schedule; or of each step by its number, from 1.
+          learning_rate: the peak of the run's schedule; or of each step by its number, from 1. Then
+            the decay of "adamw_independent" is the same in every step.
           batches: in place of the training data in the order of this seed.
           after: what another training has made, from which this one branches off; its state stays.
+
+        Raises ValueError for rates by step with a weight decay that follows the schedule.
         """
         run, begun = self.run, 0 if after is None else after.step
+        if callable(learning_rate) and run.optimizer.weight_decay_power != 1:
+            raise ValueError(
+                f"optimizer.weight_decay_power={run.optimizer.weight_decay_power} follows the "
+                "schedule of the config, and the rate of each step is given: give the peak alone"
+            )
         ordered = itertools.islice(batches or self._in_order(seed), begun, None)
         placed = (place(run.mesh, batch) for batch in ordered)
         first = next(placed)

@@ -60,6 +60,12 @@ def check(*overrides):
             f"model.qk_norm=true model.residual=hybrid_norm {DECODER}",
             "which norms queries and keys itself",
         ),
+        (
+            "model.embedding_norm=true model.residual=x0 model.encoder_residual=peri_ln",
+            "which norms the embedding itself",
+        ),
+        ("model.norm=rms_norm model.residual=rezero model.encoder_residual=t_fixup", "no norms"),
+        (f"model.norm_epsilon=0.1 model.residual=t_fixup {DECODER}", "which has no norms"),
         (f"model.encoder_residual=admin {DECODER}", "model.architecture='decoder_only'"),
         (f"model.num_layers=2 model.num_decoder_layers=3 {DECODER}", "num_decoder_layers=3"),
         (f"model.residual=admin model.encoder_residual=b2t {ENCODER}", "encoder_residual='b2t'"),
@@ -105,6 +111,9 @@ def test_settings_without_effect_for_the_same_reason_are_named_together():
         "decode.method=greedy",
         "model.num_layers=2 model.num_encoder_layers=3",
         "model.depth_exponent=0.5 model.decoder_residual=depth_scaled",
+        "model.embedding_norm=true model.encoder_residual=x0",
+        f"model.norm_epsilon=0.1 model.residual=rezero model.qk_norm=true {DECODER}",
+        f"model.norm=rms_norm model.residual=rezero {ENCODER}",
         f"model.qk_norm_over=heads model.residual=hybrid_norm {DECODER}",
         "model.qk_norm=true model.encoder_residual=hybrid_norm",
         "optimizer.decay_steps=3 optimizer.schedule=warmup_stable_decay",
@@ -133,6 +142,14 @@ def test_what_a_file_sets_is_told_and_not_refused():
     effects.check(config, ["decode.method=greedy"])  # which alone was given
     (line,) = effects.notes(config)
     assert line == "decode.beam_size=5 has no effect with decode.method='greedy', only with 'beam'"
+
+
+def test_a_slow_momentum_that_is_the_faster_is_told():
+    """2.7 % of 243 steps are less than 6.58, log 0.5 / log 0.9, and those of 244 are not."""
+    overrides = {"optimizer.name": "ademamix", "optimizer.warmup_steps": 0}
+    assert effects.notes(load(DEFAULT, overrides | {"train.steps": 244})) == []
+    (line,) = effects.notes(load(DEFAULT, overrides | {"train.steps": 243}))
+    assert "half-life of 6.56 steps at train.steps=243" in line
 
 
 def test_sources_that_are_their_targets_are_told():

@@ -44,6 +44,7 @@ def test_what_grows_decides(monkeypatch, capsys, changes, grows, status, words):
         model = larger.model
         assert model.head_dim == 64 and model.d_model == 64 * model.num_heads
         assert model.d_ff == 4 * model.d_model
+        assert larger.train.steps == config.train.steps  # of which momenta of AdEMAMix are made
         assert larger.optimizer.schedule == "constant"
         assert larger.optimizer.burn_in_steps == 0 and larger.optimizer.layer_warm_ups == ()
         # Vaswani et al. 2017, equation 3; of the base's width, where the row does the rest.

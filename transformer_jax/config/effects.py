@@ -29,7 +29,7 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.task import Task
 from transformer_jax.training.cross_entropy import METRICS
 from transformer_jax.training.schedule import SCHEDULES
-from transformer_jax.training.update_rules import OPTIMIZERS
+from transformer_jax.training.update_rules import OPTIMIZERS, SLOW_HALF_LIFE
 
 
 def check(config: Config, changes: Iterable[str]) -> None:
@@ -69,6 +69,12 @@ def notes(config: Config) -> list[str]:
             f"and model.embedding_scale=None multiplies them by {config.model.d_model**0.5:.4g}: 1 "
             "is what goes with it"
         )
+    if optimizer.name == "ademamix" and 0.5 ** (1 / (SLOW_HALF_LIFE * steps)) < optimizer.beta1:
+        lines.append(
+            f"optimizer.name='ademamix' has a slow momentum that ends with a half-life of "
+            f"{SLOW_HALF_LIFE * steps:.3g} steps at train.steps={steps}, less than that of "
+            f"optimizer.beta1={optimizer.beta1}: it is made for longer training"
+        )
     if optimizer.burn_in_steps + optimizer.warmup_steps >= steps:
         named = f"optimizer.warmup_steps={optimizer.warmup_steps}"
         if optimizer.burn_in_steps:
@@ -106,12 +112,21 @@ def _unused(config: Config) -> dict[str, str]:
         if None not in [config.model[name] for name in names]:
             owns = " and ".join(f"model.{name}={config.model[name]!r}" for name in names)
             unused[f"model.{general}"] = f"with {owns}"
-    residuals = _residuals(config)
-    if all(SCHEMES[name].qkv_norm for name in residuals):
-        named = " and ".join(map(show, residuals))
+    residuals, model = _residuals(config), config.model
+    rows, named = [SCHEMES[name] for name in residuals], " and ".join(map(show, residuals))
+    if all(row.qkv_norm for row in rows):
         unused["model.qk_norm"] = (
             f"with model.residual={named}, which norms queries and keys itself"
         )
+    if all(row.embedding_norm for row in rows):
+        unused["model.embedding_norm"] = (
+            f"with model.residual={named}, which norms the embedding itself"
+        )
+    # What reads out an encoder alone, or a set, may end in a norm.
+    text = "decoder" in ARCHITECTURES[model.architecture] and model.architecture not in UNORDERED
+    if text and not any((model.qk_norm, model.embedding_norm, *(row.norms for row in rows))):
+        reason = f"with model.residual={named}, which has no norms"
+        unused |= dict.fromkeys(("model.norm", "model.norm_epsilon"), reason)
     if parts := _own_of_parts(config, tasks.choose(config.task.name, config.model.architecture)):
         for key in set.intersection(*map(set, parts)):
             unused.setdefault(key, "with data.parts, each of which sets it")

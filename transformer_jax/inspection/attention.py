@@ -15,8 +15,9 @@ class Looks(NamedTuple):
     """What one kind of attention of a stack did in every layer and head.
 
     Attributes:
-      weights: of each query for each key; 0 where it does not see it. Keys of a model with memory
-        are the places of the memory, and then those of the row.
+      weights: the share of each query's weight that each key has (`AttentionWeights.shares`); 0
+        where it does not see it. Keys of a model with memory are the places of the memory, and then
+        those of the row.
       entropy: of each query's weights, in nats.
       largest_logit: of each query; None where the model does not show it.
     """

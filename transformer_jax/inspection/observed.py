@@ -28,7 +28,8 @@ class Observed(NamedTuple):
         (scaled, after dropout), and the stream after it.
       final: what leaves the stack, after its last norm.
       segments: the number of each token's text in its row; 0 is padding.
-      weights: of each query for each key, of which a row's own come after those of a memory.
+      weights: the share of each query's weight that each key has (`AttentionWeights.shares`); a
+        row's own come after those of a memory.
       entropy, largest_logit: one number for each query of each kind of attention, in nats.
       query_norm, key_norm: of each query, scaled as the score has it, and of the keys it sees. As
         most models here have no bias of keys, an imported one's is in neither these nor the logits.

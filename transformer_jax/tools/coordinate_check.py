@@ -100,7 +100,6 @@ def _larger(config: Config, keys: tuple[str, ...], scale: int) -> dict[str, Any]
         "optimizer.warmup_steps": 0,
         "optimizer.burn_in_steps": 0,
         "optimizer.layer_warm_ups": (),
-        "train.steps": _STEPS,
     }
 
 

@@ -26,7 +26,7 @@ Group = tuple[str, float, float]
 LayerWarmUp = tuple[str, int, int, int]
 # Of AdEMAMix, as in its authors' README: the factor on the slow momentum, and its half-life as a
 # share of the steps (that of 0.9999 in 256,000).
-_SLOW_SHARE, _SLOW_HALF_LIFE = 8.0, 0.027
+_SLOW_SHARE, SLOW_HALF_LIFE = 8.0, 0.027
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ def _signum(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransfor
 
 def _ademamix(settings: OptimizerSettings, roles: Roles) -> optax.GradientTransformation:
     """The slow momentum's share and half-life grow up to the last step, both on a line."""
-    first, last = -1 / jnp.log2(settings.beta1), _SLOW_HALF_LIFE * settings.steps
+    first, last = -1 / jnp.log2(settings.beta1), SLOW_HALF_LIFE * settings.steps
 
     def done(count: Any) -> Any:
         return jnp.minimum((count + 1) / settings.steps, 1.0)

@@ -40,6 +40,29 @@ def test_an_added_logit_of_another_shape_is_refused():
         module.apply({"params": w | {"sink": jnp.ones(1)}}, *arguments, deterministic=True)
 
 
+@pytest.mark.parametrize("name", ["sigmoid", "relu"])
+def test_weights_without_a_softmax_are_shown_as_shares(name):
+    """Of their sum, and likewise their entropy; of a query without any weight both are 0."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(B, T, 16)), jnp.float32)
+    module, visible = Attention(tiny.config(attention_weights=name)), jnp.ones((B, T, T), bool)
+    variables = nn.unbox(module.init(jax.random.key(0), x, x, visible, deterministic=True))
+    w = variables["params"]
+    mask = visible.at[:, 0].set(False)
+    outputs: Any = module.apply(
+        {"params": w}, x, x, mask, deterministic=True, mutable=["intermediates"]
+    )
+    readings = outputs[1]["intermediates"]
+    q, k = (np.einsum("BTD,DHK->BHTK", x, w[name]) for name in ("query", "key"))
+    scores = q @ np.swapaxes(k, -1, -2) / 8**0.5
+    raw = 1 / (1 + T * np.exp(-scores)) if name == "sigmoid" else np.maximum(scores, 0) / T
+    raw[:, :, 0] = 0
+    total = raw.sum(-1, keepdims=True)
+    exact = np.divide(raw, total, out=np.zeros_like(raw), where=total > 0)
+    np.testing.assert_allclose(readings["weights"], exact, rtol=1e-4, atol=1e-6)
+    logs = np.log(exact, out=np.zeros_like(exact), where=exact > 0)
+    np.testing.assert_allclose(readings["entropy"], -(exact * logs).sum(-1), rtol=1e-3, atol=1e-5)
+
+
 def test_the_mass_of_an_added_logit_is_shown():
     """That of a softmax with one column more, for each query."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(B, T, 16)), jnp.float32)

@@ -1,6 +1,7 @@
 """Runs side by side: from work directories in any state to a table and a figure."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -141,6 +142,20 @@ def test_forks_of_runs_that_differ_in_their_seeds_are_an_arm(tmp_path):
             runs.append(work.read(make(tmp_path / name, seed=seed, results=results, config=fork)))
     names = [[run.folder.name for run in arm.runs] for arm in arms.arms(runs)]
     assert names == [[run.folder.name for run in runs[at : at + 2]] for at in (0, 2, 4)]
+
+
+def test_forks_of_forks_of_runs_that_differ_are_no_arm(tmp_path):
+    """Though the runs that they branched off from are alike."""
+    runs = []
+    for seed, scheme in enumerate(("post_ln", "admin")):
+        place = make(tmp_path / f"{scheme}_0", model={"residual": scheme}, steps=0)
+        for name in ("1", "2"):
+            results = {"fork": {"run": str(place), "step": 4}}
+            config = {"checkpoint": {"fork_from": f"{place}/checkpoints/4"}}
+            place = make(tmp_path / f"{scheme}_{name}", seed=seed, results=results, config=config)
+            (place / "fork.json").write_text(json.dumps(results["fork"]))
+        runs.append(work.read(place))
+    assert [len(arm.runs) for arm in arms.arms(runs)] == [1, 1]
 
 
 def test_the_output_names_the_figure_or_its_folder(call, runs, tmp_path, undrawn):

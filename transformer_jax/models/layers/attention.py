@@ -363,7 +363,7 @@ class Attention(nn.Module):
         bias: Float[Array, "1 H T S"] | Distances | None,
         deterministic: bool,
     ) -> Float[Array, "B H T S"]:
-        """The weights after dropout, in the keys' dtype; diagnostics may ask for what they are.
+        """The weights after dropout, in the keys' dtype; diagnostics may ask for their shares.
 
         The largest logit is shown as it is before it is capped.
         """
@@ -379,10 +379,11 @@ class Attention(nn.Module):
         logits = jnp.where(mask[:, None], soft_cap(scores, cap), MASKED)
         weights = self.weighing(logits, self.sink)
         # For each query; never computed unless a caller asks for it.
-        entropy = jnp.sum(jax.scipy.special.entr(weights), axis=-1)
+        shares = self.weighing.shares(weights)
+        entropy = jnp.sum(jax.scipy.special.entr(shares), axis=-1)
         uncapped = logits if cap is None else jnp.where(mask[:, None], scores, MASKED)
         largest = jnp.max(uncapped, axis=-1)
-        observe(self, weights=weights, entropy=entropy, largest_logit=largest, **sizes)
+        observe(self, weights=shares, entropy=entropy, largest_logit=largest, **sizes)
         return self.dropout(weights, deterministic=deterministic).astype(keys.dtype)
 
 

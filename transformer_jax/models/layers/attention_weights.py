@@ -42,6 +42,17 @@ class AttentionWeights(NamedTuple):
         # exp(x) / (sum exp + exp(b)): the softmax times sigmoid(log sum exp - b)
         return weights * jax.nn.sigmoid(total)
 
+    def shares(self, weights: Float[Array, "*B H T S"]) -> Float[Array, "*B H T S"]:
+        """Where a query looks: a softmax's weights, and any others over their sum; 0 where that is.
+
+        Weights that add up to anything tell as little of a sink or an induction head as the size of
+        a value would.
+        """
+        if self.function is jax.nn.softmax:
+            return weights
+        total = jnp.sum(weights, axis=-1, keepdims=True)
+        return weights / jnp.maximum(total, jnp.finfo(weights.dtype).tiny)
+
 
 def _count(logits: Float[Array, "*shape"], axis: int | tuple[int, ...]) -> Float[Array, "*shape"]:
     """T: how many keys each query sees, at least 1.

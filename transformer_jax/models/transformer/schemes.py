@@ -125,6 +125,12 @@ class ResidualScheme:
         return self.final_norm or self.summed_branches
 
     @property
+    def norms(self) -> bool:
+        """Whether it has a norm anywhere."""
+        own = self.pre_norm, self.branch_norm, self.post_norm, self.inner_norm, self.qkv_norm
+        return any((*own, self.embedding_norm, self.ends_in_norm))
+
+    @property
     def equation(self) -> str:
         """The right-hand side of the equation, and what the row adds elsewhere, as text."""
         branch = "Norm(x)" if self.pre_norm else "x"

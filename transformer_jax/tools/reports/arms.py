@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.process import tables
-from transformer_jax.runs.workdir import CONFIG, WALL, scores
+from transformer_jax.runs.workdir import CONFIG, WALL, read_fork, scores
 from transformer_jax.tools.reports import intervals
 from transformer_jax.tools.reports.intervals import mean
 from transformer_jax.tools.reports.records import Record, read_config
@@ -34,7 +34,8 @@ def arms(runs: Sequence[Record]) -> list[Arm]:
     keys = [key for key in differing([run.config for run in runs]) if key not in _SEEDS]
     alike: dict[str, list[Record]] = {}
     for run in runs:
-        identity = [*(run.config.get(key) for key in keys), _trunk(run)]
+        trunk = _trunk(run.config, run.results.get("fork"))
+        identity = [*(run.config.get(key) for key in keys), trunk]
         alike.setdefault(json.dumps(identity), []).append(run)
     groups = []
     for group in alike.values():
@@ -55,13 +56,14 @@ def seeds(run: Record) -> tuple[Any, Any]:
     return seed, seed if of_data is None else of_data
 
 
-def _trunk(run: Record) -> Any:
-    """What a fork branched off from, but for its seeds; its place where that is not there now."""
-    place, origin = run.config["checkpoint.fork_from"], run.results.get("fork")
+def _trunk(config: Mapping[str, Any], origin: Mapping[str, Any] | None) -> Any:
+    """What a fork branched off from, and that run in turn, but for seeds; its place where that is
+    not there now."""
     if not origin or not (path := Path(origin["run"]) / CONFIG).is_file():
-        return place
-    config = read_config(path)
-    return origin["step"], [value for key, value in config.items() if key not in _SEEDS]
+        return config["checkpoint.fork_from"]
+    trunk = read_config(path)
+    values = [value for key, value in trunk.items() if key not in _SEEDS]
+    return origin["step"], values, _trunk(trunk, read_fork(path.parent))
 
 
 def _shared(runs: Sequence[Record], keys: Sequence[str]) -> dict[str, Any]:
