@@ -95,7 +95,7 @@ def get_config(arg: str = "") -> Config:
     train.steps = 100_000  # updates; results.json tells the passes over train (epochs)
     train.accumulation_steps = 1  # micro-batches that one global batch is cut into
     train.ema_decay = 0.0  # of the moving average of parameters that is evaluated (0: none)
-    train.log_every = 100  # steps; logged values are means over this many
+    train.log_every = 100  # steps; logged values are means since the last multiple
     train.evaluate_every = 1000  # steps (0: only after the last)
     # Steps after which the validation split is scored besides, as (0, 10, 500); ("log2",) means
     # 0, 1, 2, 4, 8, ... Step 0 is the start.

@@ -144,8 +144,8 @@ def constant(numbers: _Numbers) -> str:
         elif moved + 2 * between < _STAYS:
             verdict = "contradicted"
     return (
-        f"{start}: **{verdict}**; a quarter of the rate moves it by {moved:+.2f} ± {between:.2f} "
-        "decades of 0.60."
+        f"{start}: **{verdict}**; a quarter of the rate moves it by {moved:+.2f} (error "
+        f"{between:.2f}) decades of 0.60."
     )
 
 

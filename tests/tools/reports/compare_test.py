@@ -90,6 +90,18 @@ def test_the_figure_has_a_line_for_each_arm_in_each_panel(runs):
     assert said == ["post_ln", "pre_ln", "new"]
 
 
+def test_runs_without_tokens_have_the_curves_of_their_losses(tmp_path):
+    """As those of detection."""
+    lines = [{"step": step, "train/loss": 9.0 / step} for step in (10, 20)]
+    run = make(tmp_path / "boxes")
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    figure = compare._draw(arms.arms([work.read(run)]))
+    assert figure is not None
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "loss"
+    assert np.asarray(axes.lines[0].get_xydata()).tolist() == [[10, 0.9], [20, 0.45]]
+
+
 @pytest.mark.parametrize(
     ("folders", "names"),
     [

@@ -236,6 +236,24 @@ def test_a_finding_says_where_a_difference_may_be_chance(tmp_path, second, chanc
     assert (half > np.mean([0.5, second - 1.7])) == chance == finding.endswith("may be chance.")
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({0: 1.0}, {1: 2.0}),
+        ({0: 1.0, 1: 1.5}, {2: 2.0, 3: 2.5}),
+        # The arm that is ahead by its means is behind in its pairs, and always so.
+        ({0: 1.0, 1: 1.1, 2: 3.0}, {0: 1.2, 1: 1.3}),
+    ],
+)
+def test_a_difference_that_no_pairs_tell_may_be_chance(tmp_path, ours, theirs):
+    for scheme, losses in (("pre_ln", ours), ("post_ln", theirs)):
+        for seed, loss in losses.items():
+            place, score = tmp_path / f"{scheme}{seed}", {"validation/token_loss": loss}
+            make(place, model={"residual": scheme}, seed=seed, results=score)
+    finding = arms.finding(arms.arms([work.read(run) for run in sorted(tmp_path.iterdir())]))
+    assert finding.endswith("may be chance.")
+
+
 def test_a_finding_leaves_out_what_diverged_and_says_so(tmp_path):
     """Its last loss before it diverged is no score of a training."""
     for scheme, seed in itertools.product(("post_ln", "pre_ln"), range(2)):

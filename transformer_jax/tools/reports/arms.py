@@ -121,8 +121,8 @@ def score_rows(arms: Sequence[Arm]) -> list[list[str]]:
 def finding(arms: Sequence[Arm]) -> str:
     """A sentence: which arm has the least loss, how much less than the next one, and if it counts.
 
-    A difference may be chance where its interval has 0 in it, or one pair has none. Runs that
-    diverged have no loss, and are told of.
+    A difference counts where pairs of equal seeds say so with an interval below 0; otherwise it may
+    be chance. Runs that diverged have no loss, and are told of.
     """
     for name in _LOSSES:
         losses = [
@@ -145,7 +145,9 @@ def finding(arms: Sequence[Arm]) -> str:
     _, second, theirs = others[0]
     less = intervals.less(ours, theirs) or f"{least.value - others[0][0].value:+.2g}"
     differences = intervals.paired_differences(ours, theirs)
-    chance = ", which may be chance" * bool(differences and not mean(differences).counts)
+    difference = mean(differences) if differences else None
+    counts = difference is not None and difference.counts and difference.value < 0
+    chance = "" if counts else ", which may be chance"
     return f"{best} has the lowest {what}, {least}: {less} against {second}{chance}.{left_out}"
 
 

@@ -29,8 +29,7 @@ from transformer_jax.tools.reports.looks import style
 from transformer_jax.tools.reports.records import gather, series
 
 _BREAKS = textwrap.TextWrapper(24, break_long_words=False, break_on_hyphens=False)  # of names
-# Without label smoothing and z-loss, so that runs which differ in these can be compared.
-_CURVES = {"training": "train/token_loss", "validation": "validation/token_loss"}
+_CURVES = {"train": "training", "validation": "validation"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,10 +98,19 @@ def _parts(table: Sequence[Sequence[str]], room: float) -> Iterator[list[list[st
 
 
 def _draw(arms: Sequence[Arm]) -> figures.Figure | None:
-    """A panel for each loss that some run has logged, with a line per run in the looks of its arm;
-    None: there is none."""
+    """A panel for each split of which some run has logged the loss, with a line per run in the
+    looks of its arm; None: there is none.
+
+    That of tokens is without label smoothing and z-loss, so that runs which differ in these can be
+    compared.
+    """
     runs = [(arm, run) for arm in arms for run in arm.runs]
-    curves = {title: [series(run, name) for _, run in runs] for title, name in _CURVES.items()}
+    tokens = any(f"{split}/token_loss" in run.curves for _, run in runs for split in _CURVES)
+    loss = "token_loss" if tokens else "loss"
+    curves = {
+        title: [series(run, f"{split}/{loss}") for _, run in runs]
+        for split, title in _CURVES.items()
+    }
     panels = {
         title: lines for title, lines in curves.items() if any(line["steps"] for line in lines)
     }
@@ -114,7 +122,7 @@ def _draw(arms: Sequence[Arm]) -> figures.Figure | None:
             looks = {**style(arm.name, [each.name for each in arms]), "label": str(arm)}
             ax.plot(*line.values(), markevery=max(1, len(line["steps"]) // 10), **looks)
         ax.set(title=title, xlabel="step")
-    axes[0].set_ylabel("cross-entropy (nats)")
+    axes[0].set_ylabel("cross-entropy (nats)" if tokens else "loss")
     figures.legend(figure, axes)
     return figure
 
