@@ -3,6 +3,8 @@
 import itertools
 import math
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +38,21 @@ def test_a_search_goes_on_until_the_best_rate_lies_inside_and_leaves_the_rest_to
 def test_where_every_rate_diverges_a_search_goes_down_and_its_seeds_have_no_loss():
     rows = rates.searched(lambda rate, seed: math.nan, 1.0, 4, 1)
     assert [row["learning_rate"] for row in rows] == [1, 0.5, 2, 0.25, 0.25]
+
+
+def test_a_fresh_seed_that_diverges_after_a_reading_has_no_loss():
+    """Seed 0 takes all four steps, and the other two of them."""
+    trainings: Any = SimpleNamespace(
+        batches=lambda seed: iter([{"targets": np.zeros(8)}]),
+        steps=lambda rate, seed: [
+            SimpleNamespace(step=step, state=SimpleNamespace(evaluated=abs(rate - 1) + 1))
+            for step in range(3 if seed else 5)
+        ],
+        validation_loss=lambda loss: loss,
+    )
+    rows = measure._critical(trainings, start=1.0, most=3, fresh=1, at=[16, 32])
+    (fresh,) = [row for row in rows if row["kind"] == "fresh"]
+    assert math.isnan(fresh["loss"]) and fresh["loss_16"] == 1 and "loss_32" not in fresh
 
 
 def test_a_verdict_is_undecided_within_two_errors_beyond_the_line():

@@ -1,5 +1,7 @@
 """Trainings in this process are those of the command line's step, by rate and seed."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,13 @@ CHANGES = {"optimizer.warmup_steps": 2, "train.accumulation_steps": 2, "train.em
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory):
     return Trainings(build(tiny.config(tmp_path_factory.mktemp("text"), STEPS, CHANGES)))
+
+
+def test_rates_by_step_and_a_decay_that_follows_the_schedule_are_refused(trainings):
+    optimizer = dataclasses.replace(trainings.run.optimizer, weight_decay_power=2)
+    following = Trainings(dataclasses.replace(trainings.run, optimizer=optimizer))
+    with pytest.raises(ValueError, match="^optimizer.weight_decay_power=2 follows the schedule"):
+        next(following.steps(lambda step: RATE, SEED))
 
 
 @pytest.mark.long
